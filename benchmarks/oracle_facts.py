@@ -1,0 +1,312 @@
+"""What the transformers library builds from a configuration: parameters, FLOPs and cache, the truth our readers meet.
+
+python benchmarks/oracle_facts.py [FILE ...] [--write] [--only ID]     needs the extra `oracle`
+
+A file of tests/data/oracle holds one model_type: cases of a class and a configuration, and the facts found for them.
+The configuration is written by hand; the facts are written here. Without --write every case is computed anew and
+compared (exit 3 where a fact differs); with --write the files are brought up to date. A key that a configuration leaves
+out takes the library's default, and so the facts tell of the defaults too.
+
+Counted on the meta device: unique parameters by identity, weights tied, buffers never. The model then runs once on the
+CPU, if it is small: FLOPs by PyTorch's counter (eager attention, experts one by one), cache from what the cache holds.
+A model type that the library does not have is built as its structural equal (REMOTE says which, and why that is right).
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+import yaml
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+FOLDER = Path(__file__).resolve().parent.parent / "tests" / "data" / "oracle"
+FACTS = ("total_params", "embedding_params", "lm_head_params", "active_params", "flops", "cache", "not_run", "library_params")
+BATCH, SEQ, TARGET = 2, 40, 24  # the pass that is counted; TARGET: decoder tokens behind an encoder of SEQ
+SHORT, LONG = 8, 72  # tokens held when the growth of the cache is read: inside every window, beyond every window
+LARGEST_RUN = 20_000_000  # parameters; a larger model is counted and not run
+TABLES_NOT_EMBEDDINGS = ("relative_attention_bias", "rel_embeddings")  # one number a head and bucket; relative positions
+
+Config = dict[str, Any]
+Facts = dict[str, Any]
+
+
+# --- types that ship their own code --------------------------------------------------------------------------------
+
+
+def _chatglm(given: Config) -> Config:
+    """ChatGLM 2, 3 and the early GLM-4: GLM under other names (kv_channels is the head width, biases on q, k, v)."""
+    heads = given["num_attention_heads"]
+    return {
+        "vocab_size": given["padded_vocab_size"], "hidden_size": given["hidden_size"], "num_hidden_layers": given["num_layers"],
+        "intermediate_size": given["ffn_hidden_size"], "num_attention_heads": heads, "head_dim": given["kv_channels"],
+        "num_key_value_heads": given["multi_query_group_num"] if given.get("multi_query_attention") else heads,
+        "attention_bias": given.get("add_qkv_bias", False), "pad_token_id": 0, "tie_word_embeddings": given.get("tie_word_embeddings", False),
+    }  # fmt: skip
+
+
+def _qwen(given: Config) -> Config:
+    """Qwen 1: Qwen2 without grouped heads; intermediate_size counts gate and up together."""
+    width = given.get("intermediate_size", 22016) // 2
+    return {"num_key_value_heads": given.get("num_attention_heads", 32), **given, "intermediate_size": width}
+
+
+def _internlm(given: Config) -> Config:
+    """InternLM: Llama with a bias on q, k, v and o unless the file says otherwise."""
+    return {"attention_bias": given.get("bias", True), **{key: value for key, value in given.items() if key != "bias"}}
+
+
+REMOTE: dict[str, tuple[str, Callable[[Config], Config]]] = {
+    "baichuan": ("llama", dict),  # one matrix for q, k and v, of the same size
+    "chatglm": ("glm", _chatglm),
+    "internlm": ("llama", _internlm),
+    "internlm2": ("llama", _internlm),  # q, k and v interleaved in one matrix
+    "kimi_k2": ("deepseek_v3", dict),
+    "mimo": ("qwen2", dict),  # its multi-token-prediction layers are left out, as for every other family
+    "minicpm": ("llama", lambda given: {"tie_word_embeddings": True, **given}),
+    "orion": ("stablelm", lambda given: {"num_key_value_heads": given["num_attention_heads"], **given}),  # Llama with LayerNorm
+    "qwen": ("qwen2", _qwen),
+}
+
+
+# --- counting ------------------------------------------------------------------------------------------------------
+
+
+def new_config(model_type: str, given: Config) -> Any:
+    """The library's configuration object: its defaults stand for what `given` leaves out."""
+    known, translate = REMOTE.get(model_type, (model_type, dict))
+    config = transformers.AutoConfig.for_model(known, **translate(_copied(given)))
+    config._attn_implementation = "eager"
+    config._experts_implementation = "eager"
+    return config
+
+
+def _copied(tree: Any) -> Any:
+    """A copy that the library may change: configuration classes write into the dictionaries they are given."""
+    if isinstance(tree, dict):
+        return {key: _copied(value) for key, value in tree.items()}
+    return [_copied(value) for value in tree] if isinstance(tree, list) else tree
+
+
+def new_model(model_type: str, class_name: str, given: Config, *, device: str) -> Any:
+    """The model on `device`, weights tied."""
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = getattr(transformers, class_name)(new_config(model_type, given)).eval()
+    model.tie_weights()
+    if model_type == "t5" and given.get("tie_word_embeddings") is False and hasattr(model, "lm_head"):
+        # The class of 5.24 ties whatever the file says; the checkpoints hold a head of their own, and 4.57 kept it.
+        model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
+    return model
+
+
+def counts(model: Any) -> Facts:
+    """Parameters of the model: all, in embedding tables, in the output head, and (with experts) active for one token."""
+    sizes = {id(weight): weight.numel() for weight in model.parameters()}
+    tables = {id(module.weight) for name, module in model.named_modules()
+              if isinstance(module, nn.Embedding) and not name.endswith(TABLES_NOT_EMBEDDINGS)}  # fmt: skip
+    facts = {
+        "total_params": sum(sizes.values()),
+        "embedding_params": sum(sizes[key] for key in tables),
+        "lm_head_params": sum(sizes[key] for key in _head(model) - tables),
+    }
+    routed = list(_routed(model))
+    if routed:
+        idle = sum(params * (experts - chosen) // experts for params, experts, chosen in routed)
+        facts["active_params"] = facts["total_params"] - idle
+    return facts
+
+
+def _head(model: Any) -> set[int]:
+    """Identities of the output projection's weight and biases; BERT and its kin hold the bias beside the projection."""
+    output = model.get_output_embeddings()
+    found = {id(weight) for weight in output.parameters()} if output is not None else set()
+    beside = ("predictions.bias", "lm_head.bias")
+    return found | {id(weight) for name, weight in model.named_parameters(remove_duplicate=False) if name.endswith(beside)}
+
+
+def _routed(model: Any) -> Iterator[tuple[int, int, int]]:
+    """(parameters, experts, chosen) of every set of routed experts."""
+    text = model.config.get_text_config(decoder=True)
+    chosen = next((getattr(text, key) for key in ("num_experts_per_tok", "top_k_experts") if getattr(text, key, None)), None)
+    for name, module in model.named_modules():
+        if name.endswith(".experts") and hasattr(module, "num_experts"):
+            yield sum(weight.numel() for weight in module.parameters()), module.num_experts, chosen or text.ffn_config.moe_top_k
+
+
+# --- running -------------------------------------------------------------------------------------------------------
+
+
+def inputs_of(model: Any, length: int) -> dict[str, torch.Tensor]:
+    """Tensors for one pass: `length` tokens, an encoder of SEQ before a decoder; images of the configured size."""
+    config = model.config
+    text = config.get_text_config()
+    if model.main_input_name == "input_features":
+        frames = torch.randn(BATCH, config.num_mel_bins, 2 * config.max_source_positions)
+        return {"input_features": frames, "decoder_input_ids": _tokens(config, length)}
+    if model.main_input_name == "pixel_values" and not hasattr(config, "text_config"):
+        return {"pixel_values": _images(config)}
+    if config.is_encoder_decoder:
+        return {"input_ids": _tokens(config, SEQ), "decoder_input_ids": _tokens(config, TARGET if length == SEQ else length)}
+    tensors = {"input_ids": _tokens(text, min(length, _positions(text)))}
+    if config.model_type in ("clip", "siglip"):
+        tensors["pixel_values"] = _images(config.vision_config)
+    return tensors
+
+
+def _tokens(config: Any, length: int) -> torch.Tensor:
+    tokens = torch.arange(BATCH * length).reshape(BATCH, length) % (config.vocab_size - 4) + 3  # clear of padding
+    if isinstance(end := getattr(config, "eos_token_id", None), int):
+        tokens[:, -1] = end  # CLIP reads its pooled output there
+    return tokens % config.vocab_size
+
+
+def _positions(config: Any) -> int:
+    """The longest text with a position of its own, where positions are a table."""
+    return int(config.max_position_embeddings) if config.model_type in ("clip_text_model", "siglip_text_model") else SEQ + LONG
+
+
+def _images(config: Any) -> torch.Tensor:
+    sides = config.image_size if isinstance(config.image_size, list) else [config.image_size] * 2
+    return torch.randn(BATCH, config.num_channels, *sides)
+
+
+def flops(model: Any) -> Facts:
+    """FLOPs of one pass over [BATCH, SEQ], by operator, and what the library's way of computing adds to the algebra."""
+    given = inputs_of(model, SEQ)
+    counter = FlopCounterMode(display=False)
+    with torch.no_grad(), counter:
+        model(**given, **({"use_cache": False} if "input_ids" in given and hasattr(model, "generate") else {}))
+    by_module = {str(name): {str(op).removeprefix("aten."): n for op, n in ops.items()} for name, ops in counter.get_flop_counts().items()}
+    found: Facts = {key: list(tensor.shape) for key, tensor in given.items()}
+    found |= {"total": counter.get_total_flops(), "implementation": _implementation(model, by_module), "by_op": by_module["Global"]}
+    return found
+
+
+def _implementation(model: Any, by_module: dict[str, dict[str, int]]) -> int:
+    """FLOPs that the algebra does not have: padded positions of causal convolutions, the delta rule's chunks, idle experts."""
+    extra = 0
+    for name, module in model.named_modules():
+        ops = by_module.get(f"{type(model).__name__}.{name}", {})
+        if isinstance(module, nn.Conv1d) and module.groups > 1 and module.padding == (module.kernel_size[0] - 1,):
+            extra += 2 * BATCH * module.out_channels * module.kernel_size[0] * module.padding[0]
+        elif type(module).__name__.endswith("GatedDeltaNet") or type(module).__name__ == "Llama4TextExperts":
+            share = 1 if type(module).__name__.endswith("GatedDeltaNet") else 1 - model.config.get_text_config().num_experts_per_tok / module.num_experts
+            extra += round(ops.get("bmm", 0) * share)
+    return extra
+
+
+def cache(model: Any) -> Facts | None:
+    """Elements that the library's cache holds for one sequence: growth a token, and what does not grow."""
+    if not hasattr(model, "generate") or not model.config.get_text_config(decoder=True).use_cache:
+        return None
+    held = {length: _held(model, length) for length in (SHORT, SHORT + 1, LONG, LONG + 1)}
+    grown = {key: held[SHORT + 1][key] - held[SHORT][key] for key in ("self", "cross")}
+    found = {"per_token": grown["self"], "per_token_long": held[LONG + 1]["self"] - held[LONG]["self"]}
+    if held[SHORT]["cross"]:
+        found["cross_per_source_token"] = held[SHORT]["cross"] // (getattr(model.config, "max_source_positions", SEQ))
+    return found | {key: held[LONG][key] for key in ("conv_state", "recurrent_state") if held[LONG][key]}
+
+
+def _held(model: Any, length: int) -> dict[str, int]:
+    """Elements held for one sequence after `length` tokens."""
+    with torch.no_grad():
+        out = model(**inputs_of(model, length), use_cache=True)
+    store = out.get("past_key_values") or out.get("cache_params")
+    if store is None:
+        raise TypeError("the output holds no cache")
+    total = dict.fromkeys(("self", "cross", "conv_state", "recurrent_state"), 0)
+    parts = {"self": store.self_attention_cache, "cross": store.cross_attention_cache} if hasattr(store, "self_attention_cache") else {"self": store}
+    for kind, part in parts.items():
+        for layer in part.layers:
+            total[kind] += sum(_elements(value) for key, value in vars(layer).items() if key not in ("conv_states", "recurrent_states"))
+            total["conv_state"] += _elements(getattr(layer, "conv_states", None))
+            total["recurrent_state"] += _elements(getattr(layer, "recurrent_states", None))
+    return total
+
+
+def _elements(value: Any) -> int:
+    """Floating-point elements a sequence in a tensor or in a dictionary of tensors."""
+    if isinstance(value, dict):
+        return sum(_elements(part) for part in value.values())
+    return value.numel() // BATCH if isinstance(value, torch.Tensor) and value.is_floating_point() and value.dim() > 1 else 0
+
+
+# --- files ---------------------------------------------------------------------------------------------------------
+
+
+def facts_of(model_type: str, case: Config) -> Facts:
+    """All facts of one case; what could not be found is left out and `not_run` says why."""
+    facts = counts(new_model(model_type, case["class"], case["config"], device="meta"))
+    if facts["total_params"] > LARGEST_RUN:
+        return facts | {"not_run": "large"}
+    model = new_model(model_type, case["class"], case["config"], device="cpu")
+    for name, find in (("flops", flops), ("cache", cache)):
+        try:
+            found = find(model)
+        except Exception as error:  # noqa: BLE001 - the library fails in many ways; the reason is recorded
+            facts["not_run"] = f"{name}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:120]
+        else:
+            facts |= {name: found} if found else {}
+    return facts
+
+
+class _Dumper(yaml.SafeDumper):
+    """Small mappings and lists on one line, no aliases."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
+        return True
+
+
+def _text(model_type: str, cases: list[Config]) -> str:
+    """The file's text: a header and one block a case."""
+    header = (
+        f"# Configurations of type {model_type} and what the library builds from them. `config` is ours; all else was found by\n"
+        f"# benchmarks/oracle_facts.py with transformers {transformers.__version__} (PyTorch {torch.__version__.split('+')[0]}). Sizes are made up and\n"
+        "# uneven on purpose, except where a case is named after a published model.\n"
+    )
+    body = yaml.dump({"model_type": model_type, "cases": cases}, Dumper=_Dumper, sort_keys=False, width=140, default_flow_style=None)
+    return header + body.replace("\n- id:", "\n\n- id:")
+
+
+def refresh(path: Path, only: str | None, *, write: bool) -> int:
+    """Compute the file's cases; returns how many differ from what is written."""
+    data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    different = 0
+    for index, case in enumerate(data["cases"]):
+        if only and only != case["id"]:
+            continue
+        kept = {key: value for key, value in case.items() if key not in FACTS}
+        new = kept | facts_of(data["model_type"], kept)
+        if new != case:
+            different += 1
+            print(f"{path.stem}/{case['id']}: {[key for key in new.keys() | case.keys() if new.get(key) != case.get(key)]}")
+        data["cases"][index] = new
+    if write and different:
+        path.write_text(_text(data["model_type"], data["cases"]), encoding="utf-8")
+    return different
+
+
+def main() -> int:
+    """Exit 0 where every fact stands, 3 where one differs and was not written."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("files", nargs="*", type=Path, help="files of cases (all of tests/data/oracle unless given)")
+    parser.add_argument("--write", action="store_true", help="bring the files up to date")
+    parser.add_argument("--only", help="the one case of this id")
+    options = parser.parse_args()
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    different = sum(refresh(path, options.only, write=options.write) for path in options.files or sorted(FOLDER.glob("*.yaml")))
+    return 3 if different and not options.write else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

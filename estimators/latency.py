@@ -1,0 +1,160 @@
+"""The roofline, operator by operator (Williams, Waterman & Patterson 2009, doi:10.1145/1498765.1498785).
+
+floor = sum over operators, one after another, of max(FLOPs / peak, compulsory bytes / bandwidth): what a program does
+that runs them in turn. bound = max(total FLOPs / peak, total compulsory bytes / bandwidth): below it a measurement is
+wrong. Compulsory are weights and cache, each byte once; activations are not counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ..presets.device import Device
+from ..presets.spec import ModelSpec
+from .counts import Number, choose, each, larger
+from .flops import row_flops
+from .ledger import ledger
+from .rows import Row
+from .search import smallest
+from .sizes import moved_bytes, weight_read_bytes
+from .work import Pass
+
+LARGEST_BATCH = 2**40
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roofline:
+    """One pass on one device; times in seconds, None where the device's peak is not known.
+
+    `compute_s`, `memory_s`: all FLOPs at peak, all bytes at full bandwidth. `compute_part_s`, `memory_part_s`: how
+    the floor divides into operators that wait for arithmetic and for memory.
+    """
+
+    floor_s: Number | None
+    bound_s: Number | None
+    compute_s: Number | None
+    memory_s: Number
+    compute_part_s: Number | None
+    memory_part_s: Number | None
+    flops: Number
+    weight_read_bytes: Number
+    kv_read_bytes: Number
+    state_read_bytes: Number
+    distinct_experts: Number | None
+    rows: tuple[Row, ...]
+
+
+def row_bytes(row: Row, work: Pass) -> Number:
+    """Compulsory bytes of all runs of a row."""
+    return weight_read_bytes(row, work) + moved_bytes(row, work)
+
+
+def row_times(row: Row, work: Pass, device: Device, peak: float) -> tuple[Number, Number]:
+    """Seconds of all runs of a row: for its arithmetic, for its memory."""
+    return row_flops(row, work) * row.repeat / peak, row_bytes(row, work) / device.memory_bytes_per_s
+
+
+def roofline(spec: ModelSpec, work: Pass, device: Device) -> Roofline:
+    """Floor and bound of a pass; every field may be an array where batch or context is."""
+    rows = ledger(spec, work)
+    peak = device.peak_for(work.activation_dtype.name)
+    flops = sum(row_flops(row, work) * row.repeat for row in rows)
+    weights = sum(weight_read_bytes(row, work) for row in rows)
+    cache = sum(moved_bytes(row, work) for row in rows if row.store and row.store.of in ("self", "cross"))
+    state = sum(moved_bytes(row, work) for row in rows if row.store and row.store.of in ("state", "tail"))
+    memory_s = (weights + cache + state) / device.memory_bytes_per_s
+    floor = compute_part = None
+    if peak is not None:
+        times = [row_times(row, work, device, peak) for row in rows]
+        floor = sum(larger(compute, memory) for compute, memory in times)
+        compute_part = sum(compute * (compute > memory) for compute, memory in times)
+    return Roofline(
+        floor_s=floor,
+        bound_s=None if peak is None else larger(flops / peak, memory_s),
+        compute_s=None if peak is None else flops / peak,
+        memory_s=memory_s,
+        compute_part_s=compute_part,
+        memory_part_s=None if floor is None else floor - compute_part,
+        flops=flops,
+        weight_read_bytes=weights,
+        kv_read_bytes=cache,
+        state_read_bytes=state,
+        distinct_experts=next((row.dims["distinct"] for row in rows if row.op == "experts" and row.repeat), None),
+        rows=rows,
+    )
+
+
+def compute_bound(spec: ModelSpec, work: Pass, device: Device) -> bool:
+    """Whether all FLOPs at peak take longer than all bytes at full bandwidth."""
+    line = roofline(spec, work, device)
+    return line.compute_s is not None and bool(line.compute_s > line.memory_s)
+
+
+def critical_batch(spec: ModelSpec, work: Pass, device: Device) -> int | None:
+    """Smallest batch from which decode waits for arithmetic, None if there is none.
+
+    FLOPs grow with the batch in proportion, bytes less than that (weights are read once, distinct experts saturate), so
+    the difference changes its sign at most once and a bisection finds it.
+    """
+    if device.peak_for(work.activation_dtype.name) is None or not spec.decodes:
+        return None
+
+    return smallest(lambda batch: compute_bound(spec, replace(work, phase="decode", new=None, batch=batch), device), LARGEST_BATCH)
+
+
+def wall(line: Roofline) -> Number | None:
+    """Which part of the floor is larger: "bandwidth" or "compute"; None where the peak is not known."""
+    if line.floor_s is None:
+        return None
+    return choose(line.compute_part_s > line.memory_part_s, "compute", "bandwidth")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Latency:
+    """Decode step and prefill of one model on one device; decode is None for a model without a decoder."""
+
+    decode: Roofline | None
+    prefill: Roofline
+    critical_batch: Number | None
+
+
+def latency(spec: ModelSpec, work: Pass, device: Device) -> Latency:
+    """Prefill of `work.context` tokens, and the decode step that attends that many (the new one included)."""
+    prefill = roofline(spec, replace(work, phase="prefill", new=None), device)
+    if not spec.decodes:
+        return Latency(decode=None, prefill=prefill, critical_batch=None)
+    step = roofline(spec, replace(work, phase="decode", new=None), device)
+    return Latency(decode=step, prefill=prefill, critical_batch=each(work.context, lambda n: critical_batch(spec, replace(work, context=n), device)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """Floors of a generation of several tokens: the first step, the last, their mean, and all with the prefill."""
+
+    first_step_s: float
+    last_step_s: float
+    mean_step_s: float
+    total_s: float
+
+
+def generation(spec: ModelSpec, work: Pass, device: Device, new: int) -> Generation | None:
+    """`new` tokens after a prompt of `work.context`: the prefill gives the first, each later one is a decode step.
+
+    The step's floor grows with the context, so it is summed over all of them in one vectorised call.
+    """
+    import numpy as np
+
+    if not spec.decodes or device.peak_for(work.activation_dtype.name) is None:
+        return None
+    contexts = work.context + np.arange(1, max(new - 1, 1) + 1)
+    steps = roofline(spec, replace(work, phase="decode", new=None, context=contexts), device).floor_s
+    steps = np.broadcast_to(steps, contexts.shape)
+    prompt = roofline(spec, replace(work, phase="prefill", new=None), device).floor_s
+    assert prompt is not None
+    count = new - 1
+    return Generation(
+        first_step_s=float(steps[0]),
+        last_step_s=float(steps[-1]),
+        mean_step_s=float(steps.mean()),
+        total_s=float(prompt + (steps.sum() if count else 0.0)),
+    )

@@ -1,0 +1,163 @@
+"""What has to fit: weights, cache, activations; in training also gradients and the optimizer's state.
+
+Activations kept for the backward pass follow Korthikanti et al. 2022 (arXiv:2205.05198, section 4): every operator
+keeps its inputs, counted row by row; a GPT block with dropout gives their s·b·h·(34 + 5·a·s/h) bytes. `selective`
+recomputation drops the tensors of size T x S (as fused attention does), `full` keeps only each layer's input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Literal
+
+from ..presets.dtypes import DTYPES, Dtype
+from ..presets.spec import ModelSpec
+from .counts import Number, larger
+from .kvcache import sum_stored
+from .ledger import ledger, total
+from .rows import Row
+from .search import largest
+from .sizes import bytes_of
+from .work import Pass, tokens_of
+
+Recompute = Literal["none", "selective", "full"]
+LARGEST_BATCH = 2**32
+LARGEST_CONTEXT = 2**40
+
+# Bytes of optimizer state a parameter: fp32 moments (Kingma & Ba 2014, arXiv:1412.6980), and the fp32 master copy of
+# mixed precision apart (Micikevicius et al. 2017, arXiv:1710.03740).
+OPTIMIZERS = {"adam": 8, "adam-8bit": 2, "sgd-momentum": 4, "sgd": 0}
+MASTER_BYTES = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How a model is trained: what is stored a parameter beside the weight, and what is recomputed."""
+
+    optimizer: str = "adam"
+    gradient_dtype: Dtype = DTYPES["bf16"]
+    master_weights: bool = True
+    recompute: Recompute = "none"
+
+    @property
+    def state_bytes(self) -> int:
+        """Optimizer bytes a parameter, the fp32 master copy included."""
+        return OPTIMIZERS[self.optimizer] + (MASTER_BYTES if self.master_weights else 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Bytes of everything that has to be there at once; total is their sum."""
+
+    weight_bytes: Number
+    kv_bytes: Number
+    cross_kv_bytes: Number
+    state_bytes: Number
+    activation_bytes: Number
+    gradient_bytes: Number
+    optimizer_bytes: Number
+    total_bytes: Number
+    rows: tuple[Row, ...]
+
+
+def memory(spec: ModelSpec, work: Pass, recipe: Recipe | None = None) -> Memory:
+    """Memory of a pass; `recipe` matters in training only."""
+    rows = ledger(spec, work)
+    count = total(rows, "params", per="copies")
+    weights = bytes_of(count, work.weight_dtype)
+    training = work.phase == "train"
+    recipe = recipe or Recipe()
+    parts = {
+        "weight_bytes": weights,
+        "kv_bytes": 0 if training else sum_stored(rows, work, ("self",)),
+        "cross_kv_bytes": 0 if training else sum_stored(rows, work, ("cross",)),
+        "state_bytes": 0 if training else sum_stored(rows, work, ("state", "tail")),
+        "activation_bytes": saved_bytes(spec, work, rows, recipe) if training else live_bytes(spec, work, rows),
+        "gradient_bytes": bytes_of(count, recipe.gradient_dtype) if training else 0,
+        "optimizer_bytes": recipe.state_bytes * count if training else 0,
+    }
+    return Memory(**parts, total_bytes=sum(parts.values()), rows=rows)
+
+
+def live_bytes(spec: ModelSpec, work: Pass, rows: Iterable[Row]) -> Number:
+    """Peak of an inference pass: the residual stream, and the largest operator's input and output beside it.
+
+    Scores are not materialised (fused attention); norms, activations and additions work in place or chunk by chunk.
+    """
+    running = [row.reads + row.writes for row in rows if row.repeat and row.op in ("linear", "experts", "conv", "attention")]
+    widest = reduce(larger, running, 0)
+    return bytes_of(residual(spec, work) + widest, work.activation_dtype)
+
+
+def residual(spec: ModelSpec, work: Pass) -> Number:
+    """Elements of the largest hidden state."""
+    seen = [(stack, tokens_of(spec, stack, work)) for stack in spec.stacks]
+    return reduce(larger, (tokens.sequences * tokens.new * stack.d_model for stack, tokens in seen if tokens.runs), 0)
+
+
+def saved_bytes(spec: ModelSpec, work: Pass, rows: tuple[Row, ...], recipe: Recipe) -> Number:
+    """Activations kept for the backward pass."""
+    if recipe.recompute == "full":
+        inputs = sum(tokens_of(spec, stack, work).sequences * tokens_of(spec, stack, work).new * stack.d_model * stack.depth for stack in spec.stacks)
+        outside = tuple(row for row in rows if not in_layer(spec, row))
+        return bytes_of(inputs, work.activation_dtype) + kept(outside, work, square=True) + one_layer_bytes(spec, work, rows)
+    return kept(rows, work, square=recipe.recompute == "none")
+
+
+def kept(rows: Iterable[Row], work: Pass, *, square: bool, once: bool = False) -> Number:
+    """Saved bytes of some rows: all their runs, or one."""
+    out: Number = 0
+    for row in rows:
+        runs = min(row.repeat, 1) if once else row.repeat
+        out = out + runs * (bytes_of(row.saved, work.activation_dtype) + row.saved_bytes)
+        if square:
+            out = out + runs * (bytes_of(row.saved_square, work.activation_dtype) + row.square_bytes)
+    return out
+
+
+def in_layer(spec: ModelSpec, row: Row) -> bool:
+    """Whether a row belongs to a layer of a stack (not to embeddings, final norms or heads)."""
+    steps = row.path.split("/")
+    return steps[0] in {stack.name for stack in spec.stacks} and steps[1] not in ("embedding", "final")
+
+
+def one_layer_bytes(spec: ModelSpec, work: Pass, rows: tuple[Row, ...]) -> Number:
+    """The layer being recomputed: one run of every row of the most expensive stack."""
+    stacks = [tuple(row for row in rows if in_layer(spec, row) and row.path.startswith(f"{stack.name}/")) for stack in spec.stacks]
+    return reduce(larger, (kept(group, work, square=True, once=True) for group in stacks), 0)
+
+
+# --- what fits ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """Whether a pass fits a capacity, what is left, and how far batch or context could go (0: not even one; None: not
+    searched for)."""
+
+    capacity_bytes: int
+    fits: Number
+    left_bytes: Number
+    largest_batch: int | None = None
+    largest_context: int | None = None
+
+
+def fit(spec: ModelSpec, work: Pass, capacity_bytes: int, recipe: Recipe | None = None, *, search: bool = True) -> Fit:
+    """Compare a pass with a capacity; the inverse in the context is piecewise where layers have windows, so searched
+    (not in a sweep: `search=False`)."""
+    needed = memory(spec, work, recipe).total_bytes
+    if not search:
+        return Fit(capacity_bytes=capacity_bytes, fits=needed <= capacity_bytes, left_bytes=capacity_bytes - needed)
+
+    def fits(**change: int) -> bool:
+        return bool(memory(spec, replace(work, **change), recipe).total_bytes <= capacity_bytes)
+
+    return Fit(
+        capacity_bytes=capacity_bytes,
+        fits=needed <= capacity_bytes,
+        left_bytes=capacity_bytes - needed,
+        largest_batch=largest(lambda n: fits(batch=n), LARGEST_BATCH),
+        largest_context=largest(lambda n: fits(context=n), LARGEST_CONTEXT),
+    )

@@ -1,0 +1,12 @@
+"""One module a kind of architecture; importing one registers its readers."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+
+def load_all() -> None:
+    """Import every module of this package, so that its `@family` decorators run."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")

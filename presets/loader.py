@@ -1,0 +1,120 @@
+"""From a name or a path to a `ModelSpec`. A preset look-up opens one file, not all.
+
+Order: a preset of ours, a preset in a folder of the user's, an alias, a path (a preset file, a `config.json` or a folder
+that holds one).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from .errors import TfmError, UnknownNameError, UnreadableError, UsageError
+from .plain_yaml import parse_yaml, read_yaml
+from .spec import ModelSpec
+
+FOLDER = Path(__file__).parent / "models"
+ALIASES_FILE = "_aliases.yaml"
+RESERVED = frozenset({"claims"})
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+
+
+def user_folder() -> Path:
+    """Where a user's own model presets live, by the platform's convention."""
+    import platformdirs
+
+    return Path(platformdirs.user_config_dir("tfm")) / "models"
+
+
+def load_model(name: str, folders: Iterable[Path] = (), *, lenient: bool = False) -> ModelSpec:
+    """The model called `name`, or the one that the file or folder `name` describes.
+
+    Args:
+        folders: further folders of presets, searched before the user's own.
+        lenient: keys of a configuration that are not understood become assumptions instead of an error.
+
+    Raises:
+        UnknownNameError: with the names that look alike.
+        UnreadableError: for a file that cannot be read or does not describe a model.
+    """
+    for root in (FOLDER, *folders, user_folder()):
+        path = root / f"{name}.yaml"
+        if _NAME.fullmatch(name) and os.path.lexists(path):
+            return load_preset(path)
+    aliases = model_aliases()
+    if name in aliases:
+        return load_preset(FOLDER / f"{aliases[name]}.yaml")
+    if looks_like_path(name):
+        return load_path(Path(name).expanduser(), lenient=lenient)
+    known = (*model_names(folders), *aliases)
+    begin = [other for other in known if len(name) > 1 and other.startswith(name.lower())]
+    hint = "`tfm models` lists what is known; a path to a config.json works too."
+    raise UnknownNameError("model", name if len(name) <= 80 else name[:77] + "...", begin or known, hint)
+
+
+def looks_like_path(name: str) -> bool:
+    """Whether `name` can only mean a file: it exists, or is written like one."""
+    return name.startswith((".", "/", "~")) or name.endswith((".json", ".yaml", ".yml")) or os.path.lexists(name)
+
+
+def load_path(path: Path, *, lenient: bool = False) -> ModelSpec:
+    """The model that a preset file, a `config.json` or a folder with one describes."""
+    if path.suffix in (".yaml", ".yml") and not path.is_dir():
+        return load_preset(path)
+    from .huggingface import read_config
+
+    return read_config(path, lenient=lenient)
+
+
+def load_preset(path: Path) -> ModelSpec:
+    """The model in a preset file, whose name is the file's."""
+    spec = _from_data(read_yaml(path), str(path))
+    if spec.name != path.stem:
+        raise UnreadableError(f"{path}: name: is {spec.name!r}, expected {path.stem!r} as the file is called")
+    if spec.name in RESERVED:
+        raise UnreadableError(f"{path}: name: {spec.name!r} is reserved, choose another")
+    return spec
+
+
+def model_from_yaml(text: str, origin: str) -> ModelSpec:
+    """The model that the YAML `text` describes; `origin` names it in messages. Raises UnreadableError."""
+    return _from_data(parse_yaml(text, origin), origin)
+
+
+def _from_data(data: object, origin: str) -> ModelSpec:
+    if not isinstance(data, dict):
+        found = "nothing" if data is None else type(data).__name__
+        raise UnreadableError(f"{origin}: holds {found}, expected a mapping with the fields of a model")
+    try:
+        return msgspec.convert(data, ModelSpec)
+    except msgspec.ValidationError as error:
+        raise UnreadableError(f"{origin}: {' '.join(str(error).split())[:200]}") from error
+    except UsageError as error:
+        raise UnreadableError(f"{origin}: {error}") from error
+
+
+def model_names(folders: Iterable[Path] = ()) -> tuple[str, ...]:
+    """All model presets, ours and the user's, sorted; opens none of them."""
+    stems: set[str] = set()
+    for root in (FOLDER, *folders, user_folder()):
+        try:
+            entries = os.listdir(root)
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            continue
+        stems |= {entry.removesuffix(".yaml") for entry in entries if entry.endswith(".yaml")}
+    return tuple(sorted(stem for stem in stems if _NAME.fullmatch(stem)))
+
+
+def model_aliases() -> dict[str, str]:
+    """Alias to model name; names that mean one set of numbers only."""
+    path = FOLDER / ALIASES_FILE
+    if not path.exists():
+        return {}
+    try:
+        return msgspec.convert(read_yaml(path), dict[str, str])
+    except msgspec.ValidationError as error:
+        raise TfmError(f"{path}: {error}") from error
