@@ -62,7 +62,7 @@ FORMULAS = {
     "kv_bytes": Formula(
         title="Self-attention cache",
         formula="sum over layers of B · tokens kept · K·(H + Hv) · bytes an element",
-        source="Shazeer 2019, arXiv:1911.02150; Ainslie et al. 2023, arXiv:2305.13245 (grouped heads); DeepSeek-V2, arXiv:2405.04434 (latent)",
+        source="Shazeer 2019, arXiv:1911.02150; Ainslie et al. 2023, arXiv:2305.13245 (groups); arXiv:2405.04434 (latent)",
     ),
     "cross_kv_bytes": Formula(
         title="Cross-attention cache",

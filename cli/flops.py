@@ -36,7 +36,7 @@ def flops(
     as_csv: o.Csv = False,
     as_markdown: o.Markdown = False,
 ) -> None:
-    """FLOPs of a pass: linear layers, attention, output head; one multiply-add is 2.
+    r"""FLOPs of a pass: linear layers, attention, output head; one multiply-add is 2.
 
     \b
     Examples:
@@ -75,7 +75,7 @@ def question() -> Question[Flops]:
     )
 
 
-def figures(case: Case, got: Flops) -> dict[str, object]:
+def figures(_case: Case, got: Flops) -> dict[str, object]:
     """The keys of the contract."""
     names = ("total_flops", "linear_flops", "attention_flops", "head_flops", "flops_per_token", "rule_flops", "rule_error")
     return {name: getattr(got, name) for name in names}

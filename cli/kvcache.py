@@ -34,7 +34,7 @@ def kvcache(
     as_csv: o.Csv = False,
     as_markdown: o.Markdown = False,
 ) -> None:
-    """Bytes of the cache: per token and in all, self- and cross-attention, under each policy.
+    r"""Bytes of the cache: per token and in all, self- and cross-attention, under each policy.
 
     \b
     Examples:
@@ -74,7 +74,7 @@ def question() -> Question[KvCache]:
     )
 
 
-def figures(case: Case, got: KvCache) -> dict[str, object]:
+def figures(_case: Case, got: KvCache) -> dict[str, object]:
     """The keys of the contract."""
     names = ("kv_bytes", "kv_bytes_per_token", "cross_kv_bytes", "state_bytes", "policies")
     return {name: getattr(got, name) for name in names}

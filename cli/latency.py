@@ -1,7 +1,256 @@
-"""stub"""
+"""`tfm latency`: how fast at best, and which wall is hit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from . import options as o
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..estimators.latency import Generation, Latency, Roofline
+    from .output import Explanation
+    from .quantities import Quantity
+    from .question import Question
+    from .request import Case
+    from .tables import Table
+
+New = Annotated[str | None, typer.Option("--new", help="Tokens to generate after the prompt: the whole time, first and last step.")]
+
+
+def latency(
+    model: o.Model,
+    hardware: o.Hardware = None,
+    bandwidth: o.Bandwidth = None,
+    peak: o.Peak = None,
+    batch: o.Batch = "1",
+    ctx: o.Ctx = None,
+    cached: o.Cached = None,
+    new: New = None,
+    src: o.Src = None,
+    images: o.Images = None,
+    weight_dtype: o.WeightDtype = "bf16",
+    kv_dtype: o.KvDtype = "bf16",
+    activation_dtype: o.ActivationDtype = "bf16",
+    gqa: o.Gqa = None,
+    full_attention: o.FullAttention = False,
+    last_logits: o.LastLogits = False,
+    presets: o.Presets = None,
+    lenient: o.Lenient = False,
+    explain: o.Explain = False,
+    as_json: o.Json = False,
+    as_csv: o.Csv = False,
+    as_markdown: o.Markdown = False,
+) -> None:
+    r"""Roofline time of prefill and of a decode step, and the batch from which decode waits for arithmetic.
+
+    \b
+    Examples:
+      tfm latency llama-7b --hardware a100-80gb-sxm
+      tfm latency mixtral-8x7b --bandwidth 4TB/s --peak 624TFLOP/s --weight-dtype fp16
+      tfm latency llama-3-8b --hardware rtx-4090 --batch 1,8,64 --ctx 1k,8k
+    """
+    from . import units
+    from .question import print_answer
+    from .request import Options
+
+    asked = Options(
+        model=model, hardware=hardware, bandwidth=bandwidth, peak=peak, batch=batch, ctx=ctx, cached=cached, src=src, images=images,
+        weight_dtype=weight_dtype, kv_dtype=kv_dtype, activation_dtype=activation_dtype, gqa=gqa, full_attention=full_attention,
+        last_logits=last_logits, presets=presets, lenient=lenient, needs_device=True, both_phases=True,
+    )  # fmt: skip
+    tokens = None if new is None else units.parse_tokens(new, name="--new")
+    print_answer(question(tokens), asked, explain=explain, as_json=as_json, as_csv=as_csv, as_markdown=as_markdown)
+
 
 def register(app: typer.Typer) -> None:
-    """."""
+    """Add the command."""
+    app.command()(latency)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """The two passes, and a whole generation where it was asked for."""
+
+    latency: Latency
+    generation: Generation | None
+
+
+def question(new: int | None) -> Question[Found]:
+    """How the command computes and shows."""
+    from ..estimators.latency import generation, latency
+    from .question import Question
+
+    def compute(case: Case) -> Found:
+        assert case.device is not None
+        made = None if new is None else generation(case.spec, case.work, case.device, new)
+        return Found(latency=latency(case.spec, case.work, case.device), generation=made)
+
+    return Question(
+        name="latency",
+        compute=compute,
+        figures=figures,
+        terms=terms,
+        tables=tables,
+        explanations=explanations,
+        assumptions=assumptions,
+        hidden=(
+            "decode_bound_s", "prefill_bound_s", "decode_compute_s", "decode_memory_s", "prefill_compute_s", "prefill_memory_s",
+            "critical_batch_of_weights", "decode_tokens_per_s_per_sequence",
+        ),
+    )  # fmt: skip
+
+
+def figures(case: Case, got: Found) -> dict[str, object]:
+    """The keys of the contract."""
+    from ..estimators.latency import wall
+
+    prefill, decode = got.latency.prefill, got.latency.decode
+    found: dict[str, object] = {}
+    for name, line in (("decode", decode), ("prefill", prefill)):
+        for figure in ("floor_s", "bound_s", "expected_s", "compute_s", "memory_s"):
+            found[f"{name}_{figure}"] = getattr(line, figure, None)
+        found[f"{name}_bound"] = wall(line) if line else None
+    for figure in ("weight_read_bytes", "kv_read_bytes", "state_read_bytes", "distinct_experts"):
+        found[figure] = getattr(decode or prefill, figure)
+    found["critical_batch"] = got.latency.critical_batch
+    found["critical_batch_of_weights"] = got.latency.critical_batch_of_weights
+    step = decode.floor_s if decode else None
+    found["decode_tokens_per_s_per_sequence"] = None if step is None else 1 / step
+    found["decode_tokens_per_s"] = None if step is None else case.work.batch / step
+    if got.generation:
+        found |= {f"generation_{name}": getattr(got.generation, name) for name in ("first_step_s", "last_step_s", "mean_step_s", "total_s")}
+    return found
+
+
+def terms(_case: Case, got: Found) -> list[dict[str, object]]:
+    """One entry a row of the decode step (of the forward pass, where there is no decoder)."""
+    from ..estimators.flops import row_flops
+    from ..estimators.latency import row_seconds
+    from ..estimators.sizes import moved_bytes, weight_read_bytes
+
+    line = got.latency.decode or got.latency.prefill
+    found = []
+    for row in (row for row in line.rows if row.repeat):
+        runs = row.repeat
+        found.append(
+            {
+                "path": row.path,
+                "op": row.op,
+                "flops": row_flops(row, line.work),
+                "weight_read_bytes": weight_read_bytes(row, line.work) / runs,
+                "kv_read_bytes": moved_bytes(row, line.work) / runs,
+                "seconds": row_seconds(row, line.work, line.device),
+                "repeat": runs,
+            }
+        )
+    return found
+
+
+def lines_of(got: Found) -> list[tuple[str, Roofline]]:
+    """The passes there are, by name."""
+    return [(name, line) for name, line in (("decode", got.latency.decode), ("prefill", got.latency.prefill)) if line]
+
+
+def tables(case: Case, got: Found) -> tuple[Table, ...]:
+    """Both passes side by side, and what a decode step reads."""
+    from ..estimators.latency import wall
+    from .quantities import Kind, Quantity
+    from .tables import Column, Table, card
+
+    assert case.device is not None
+    columns = (
+        Column("pass", Kind.TEXT), Column("floor_s", Kind.MIXED, "floor"), Column("bound_s", Kind.MIXED, "bound"),
+        Column("memory_s", Kind.MIXED, "bytes alone"), Column("compute_s", Kind.MIXED, "arithmetic alone"), Column("wall", Kind.TEXT),
+    )  # fmt: skip
+    figures = ("floor_s", "bound_s", "memory_s", "compute_s")
+    rows = tuple(
+        (name, *(Quantity(getattr(line, figure), Kind.SECONDS) for figure in figures), said(wall(line))) for name, line in lines_of(got)
+    )
+    title = f"{case.spec.title or case.spec.name} on {case.device.title}: {case.work.batch} x {case.work.context} tokens"
+    facts = [*decode_facts(case, got), *generation_facts(got)]
+    return (Table(title, columns, rows), *([card("", facts)] if facts else []))
+
+
+def said(bound: object) -> str:
+    """The wall in words."""
+    return "not known (no peak)" if bound is None else f"{bound}-bound"
+
+
+def decode_facts(case: Case, got: Found) -> Iterator[tuple[str, Quantity]]:
+    """What a step reads, from which batch it would hit the other wall, and tokens per second."""
+    from .quantities import Kind, Quantity
+
+    step = got.latency.decode
+    if step is None:
+        return
+    yield "weights read a step", Quantity(step.weight_read_bytes, Kind.BYTES)
+    yield "cache read a step", Quantity(step.kv_read_bytes, Kind.BYTES)
+    if step.state_read_bytes:
+        yield "state read and written", Quantity(step.state_read_bytes, Kind.BYTES)
+    if step.distinct_experts is not None:
+        yield "distinct experts a layer", Quantity(step.distinct_experts, Kind.NUMBER)
+    yield "compute-bound from batch", Quantity(got.latency.critical_batch or "none", Kind.EXACT)
+    yield "without the cache from batch", Quantity(got.latency.critical_batch_of_weights or "none", Kind.EXACT)
+    if step.floor_s:
+        yield "tokens/s of one sequence at the floor", Quantity(1 / step.floor_s, Kind.NUMBER)
+        yield "tokens/s of all sequences", Quantity(case.work.batch / step.floor_s, Kind.NUMBER)
+
+
+def generation_facts(got: Found) -> Iterator[tuple[str, Quantity]]:
+    """First, last and mean step, and the whole."""
+    from .quantities import Kind, Quantity
+
+    if got.generation:
+        for name in ("first_step_s", "last_step_s", "mean_step_s", "total_s"):
+            yield name.removesuffix("_s").replace("_", " "), Quantity(getattr(got.generation, name), Kind.SECONDS)
+
+
+def explanations(case: Case, got: Found) -> tuple[Explanation, ...]:
+    """Floor and bound with their numbers put in."""
+    from .explain import explanation
+    from .quantities import Kind, Quantity
+
+    found = []
+    for name, line in lines_of(got):
+        moved = (
+            f"({line.weight_read_bytes:,.0f} + {line.kv_read_bytes + line.state_read_bytes:,.0f}) / {line.device.memory_bytes_per_s:.4g}"
+        )
+        computed = f"{line.flops:,.0f} / {line.peak_flops_per_s:.4g}" if line.peak_flops_per_s else "peak not known"
+        found.append(explanation("bound_s", f"{name}: max({computed}, {moved})", Quantity(line.bound_s, Kind.SECONDS)))
+        parts = f"{name}: {len(line.rows)} rows"
+        if line.compute_part_s is not None:
+            parts += f", {line.memory_part_s:.4g} s waiting for memory + {line.compute_part_s:.4g} s for arithmetic"
+        found.append(explanation("floor_s", parts, Quantity(line.floor_s, Kind.SECONDS)))
+    step = got.latency.decode
+    if step and step.distinct_experts is not None:
+        dims = next(row.dims for row in step.rows if row.op == "experts")
+        numbers = f"{dims['E']}·(1 - (1 - {dims['top_k']}/{dims['E']})^{case.work.batch})"
+        found.append(explanation("distinct_experts", numbers, Quantity(step.distinct_experts, Kind.NUMBER)))
+    return tuple(found)
+
+
+def assumptions(case: Case) -> tuple[str, ...]:
+    """What floor and bound rest on."""
+    assert case.device is not None
+    work = case.work
+    lines = [
+        f"weights in {work.weight_dtype.name}, cache in {work.kv_dtype.name}, arithmetic in {work.activation_dtype.name}",
+        "formats of weights and cache change bytes, not FLOPs",
+        "a step reads every weight that runs and the cache once; input tables are gathered, not read; activations are not counted",
+        "expected time: not known until this device is calibrated",
+    ]
+    if case.device.peak_for(work.activation_dtype.name) is None:
+        lines.append(
+            f"{case.device.title}: no published peak in {work.activation_dtype.name}; prefill needs one (--peak), decode counts its bytes alone"
+        )
+    if case.spec.uses_latent_attention:
+        lines.append("MLA: prefill expanded, decode absorbed")
+    lines.append("tokens/s are a decode step's at this context; --new adds first, last and mean step of a generation")
+    if any(sub.shared for _, sub in case.spec.sublayers()):
+        lines.append("weights that layers share are read once a pass")
+    return tuple(lines)

@@ -50,7 +50,7 @@ def memory(
     as_csv: o.Csv = False,
     as_markdown: o.Markdown = False,
 ) -> None:
-    """Memory of a pass: weights, cache, activations; in training gradients and optimizer too.
+    r"""Memory of a pass: weights, cache, activations; in training gradients and optimizer too.
 
     \b
     Examples:
@@ -107,15 +107,14 @@ def question(recipe: Recipe) -> Question[Found]:
     def compute(case: Case) -> Found:
         got = memory(case.spec, case.work, recipe)
         capacity = case.device.capacity_bytes if case.device else None
-        swept = hasattr(got.total_bytes, "shape")
-        return Found(memory=got, fit=fit(case.spec, case.work, capacity, recipe, search=not swept) if capacity else None)
+        return Found(memory=got, fit=fit(case.spec, case.work, capacity, recipe) if capacity else None)
 
     return Question(
         name="memory",
         compute=compute,
         figures=figures,
         terms=terms,
-        tables=lambda case, got: tables(case, got, recipe),
+        tables=tables,
         explanations=lambda case, got: explanations(case, got, recipe),
         assumptions=lambda case: assumptions(case, recipe),
     )
@@ -124,7 +123,7 @@ def question(recipe: Recipe) -> Question[Found]:
 PARTS = ("weight_bytes", "kv_bytes", "cross_kv_bytes", "state_bytes", "activation_bytes", "gradient_bytes", "optimizer_bytes")
 
 
-def figures(case: Case, got: Found) -> dict[str, object]:
+def figures(_case: Case, got: Found) -> dict[str, object]:
     """The keys of the contract."""
     found: dict[str, object] = {name: getattr(got.memory, name) for name in (*PARTS, "total_bytes")}
     names = ("capacity_bytes", "fits", "left_bytes", "largest_batch", "largest_context")
@@ -148,7 +147,7 @@ def terms(case: Case, got: Found) -> list[dict[str, object]]:
     ]
 
 
-def tables(case: Case, got: Found, recipe: Recipe) -> tuple[Table, ...]:
+def tables(case: Case, got: Found) -> tuple[Table, ...]:
     """The parts with their share, and the verdict on a device."""
     from .quantities import Kind, Quantity
     from .tables import Column, Table, card
@@ -182,7 +181,9 @@ def explanations(case: Case, got: Found, recipe: Recipe) -> tuple[Explanation, .
     shown = {"weight_bytes": f"{count:,}·{dtype.block_bytes}/{dtype.block_elements}"}
     if not training:
         shown["kv_bytes"] = f"{got.memory.kv_bytes:,} (see `tfm kvcache --explain`)"
-        shown["activation_bytes"] = f"{got.memory.activation_bytes:,} at {case.work.batch}·{case.work.context} tokens in {case.work.activation_dtype.name}"
+        shown["activation_bytes"] = (
+            f"{got.memory.activation_bytes:,} at {case.work.batch}·{case.work.context} tokens in {case.work.activation_dtype.name}"
+        )
     else:
         shown["gradient_bytes"] = f"{count:,}·{recipe.gradient_dtype.block_bytes}"
         shown["optimizer_bytes"] = f"{count:,}·{recipe.state_bytes}"
@@ -201,9 +202,13 @@ def assumptions(case: Case, recipe: Recipe) -> tuple[str, ...]:
     if case.work.phase == "train":
         per = dtype.bits_per_element / 8 + recipe.gradient_dtype.bits_per_element / 8 + recipe.state_bytes
         master = "with" if recipe.master_weights else "without"
-        lines.append(f"{recipe.optimizer}, gradients in {recipe.gradient_dtype.name}, {master} fp32 master weights: {per:g} bytes a parameter")
+        lines.append(
+            f"{recipe.optimizer}, gradients in {recipe.gradient_dtype.name}, {master} fp32 master weights: {per:g} bytes a parameter"
+        )
         lines.append(f"recomputation: {recipe.recompute}; {'with' if case.work.dropout else 'no'} dropout masks; logits kept in fp32")
     else:
-        lines.append("logits at the last position" if case.work.last_logits else "logits at every position (--last-logits: at one, as servers do)")
+        lines.append(
+            "logits at the last position" if case.work.last_logits else "logits at every position (--last-logits: at one, as servers do)"
+        )
         lines.append("no framework context, workspace or fragmentation")
     return tuple(lines)

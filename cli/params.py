@@ -29,7 +29,7 @@ def params(
     as_csv: o.Csv = False,
     as_markdown: o.Markdown = False,
 ) -> None:
-    """Parameters of a model: exact, by component, and against the rule 12·D²·L + V·D.
+    r"""Parameters of a model: exact, by component, and against the rule 12·D²·L + V·D.
 
     \b
     Examples:
@@ -40,10 +40,7 @@ def params(
     from .output import emit, one_format
 
     one_format(as_json=as_json, as_csv=as_csv, as_markdown=as_markdown)
-    if solve is not None:
-        answer = solved(solve, model)
-    else:
-        answer = counted(model, gqa, presets, lenient=lenient, explain=explain)
+    answer = solved(solve, model) if solve is not None else counted(model, gqa, presets, lenient=lenient, explain=explain)
     emit(answer, as_json=as_json, as_csv=as_csv, as_markdown=as_markdown)
 
 
@@ -136,7 +133,8 @@ def summary(spec: ModelSpec, answer: Params) -> Table:
 
 def breakdown(answer: Params) -> Table:
     """Parameters by component with their share."""
-    from .tables import Column, Kind, Table
+    from .quantities import Kind
+    from .tables import Column, Table
 
     rows = tuple((part.name, part.params, part.params / answer.total_params) for part in answer.components)
     return Table(
@@ -146,7 +144,8 @@ def breakdown(answer: Params) -> Table:
 
 def gap_table(answer: Params) -> Table:
     """Why the rule is off, term by term."""
-    from .tables import Column, Kind, Table
+    from .quantities import Kind
+    from .tables import Column, Table
 
     gap = answer.total_params - answer.rule_of_thumb_params
     off = gap / answer.total_params
@@ -166,7 +165,8 @@ def many(rows: list[dict[str, object]]) -> Table:
 def ledger_table(answer: Params) -> Table:
     """Every row with weights: the numbers put in."""
     from .explain import numbers
-    from .tables import Column, Kind, Table
+    from .quantities import Kind
+    from .tables import Column, Table
 
     rows = tuple((row.path, numbers(row), row.params, row.copies, row.params * row.copies) for row in answer.rows if row.params)
     columns = (
@@ -196,7 +196,8 @@ def solved(text: str, model: str | None) -> Answer:
     from ..presets.errors import UsageError
     from . import units
     from .output import Answer
-    from .tables import Column, Kind, Table
+    from .quantities import Kind
+    from .tables import Column, Table
 
     if model is not None:
         raise UsageError(f"--solve takes a number of parameters and no model, got {model!r} too")

@@ -90,9 +90,9 @@ def plain(value: object) -> object:
 
 
 def as_number(value: object) -> int | float | None:
-    """`value` if it is a finite number (a bool is none), else None."""
+    """`value` if it is a number that arithmetic can bear (finite; a bool is none), else None."""
     value = plain(value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= 1e300:
         return None
     return value
 
@@ -237,7 +237,7 @@ def header_of(key: str) -> str:
     """A JSON key as a heading: without the unit, which the column states itself, and with spaces."""
     words = key.removeprefix("policies.")
     for unit in ("_bytes_per_s", "_flops_per_s", "_bytes", "_flops", "_s"):
-        if words.endswith(unit):
+        if words.endswith(unit) and not (unit == "_s" and words.endswith("_per_s")):
             words = words.removesuffix(unit)
             break
     return words.replace("_bytes_per_", "_per_").replace("_flops_per_", "_per_").replace("_", " ")

@@ -21,6 +21,7 @@ class Question(Generic[R]):
         compute: one case, whose batch, context and source may be arrays.
         figures: the keys of the JSON contract.
         terms: one entry a row of the ledger. tables, explanations: for people. assumptions: the conventions used.
+        hidden: figures that a table for people leaves out (JSON and CSV have all).
     """
 
     name: str
@@ -30,6 +31,7 @@ class Question(Generic[R]):
     tables: Callable[[Case, R], tuple[Table, ...]]
     explanations: Callable[[Case, R], tuple[Explanation, ...]]
     assumptions: Callable[[Case], tuple[str, ...]]
+    hidden: tuple[str, ...] = ()
 
     def answer(self, options: Options, *, explain: bool = False) -> Answer:
         """The answer to what was asked: in full for one point, a table for many."""
@@ -64,8 +66,13 @@ class Question(Generic[R]):
             inputs={name: value[0] if isinstance(value, list) and len(value) == 1 else value for name, value in inputs.items()},
             assumptions=tuple(said),
             result={"rows": rows},
-            tables=(table_of(rows),),
+            tables=(table_of([shown(row, rows, self.hidden) for row in rows]),),
         )
+
+
+def shown(row: Mapping[str, object], rows: list[dict[str, object]], hidden: tuple[str, ...]) -> dict[str, object]:
+    """A row for people: without what is hidden, and without what is nothing in every row."""
+    return {name: value for name, value in row.items() if name not in hidden and any(other.get(name) not in (0, None) for other in rows)}
 
 
 def print_answer(question: Question[R], options: Options, *, explain: bool, as_json: bool, as_csv: bool, as_markdown: bool) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from ..estimators.sweep import at_point, sweep
 from ..estimators.work import DEFAULT_SOURCE_TOKENS, Pass, Phase
@@ -59,6 +60,7 @@ class Options:
     lenient: bool = False
     needs_device: bool = False
     caches: bool = False
+    both_phases: bool = False
     notes: tuple[str, ...] = field(default=())
 
 
@@ -102,7 +104,7 @@ def one_case(
         dropout=options.dropout,
     )
     axes, said = token_axes(options, spec)
-    settings: dict[str, object] = {"phase": work.phase if options.phase is not None or options.cached is not None else None}
+    settings: dict[str, object] = {"phase": None if options.caches or options.both_phases else work.phase}
     settings |= {"weight_dtype": work.weight_dtype.name, "kv_dtype": work.kv_dtype.name, "activation_dtype": work.activation_dtype.name}
     settings |= {"gqa": None if gqa is None else int(gqa), "hardware": device.name if device else None, "images": options.images}
     labels = {"model": spec.name, **{name: value for name, value in settings.items() if varies(options, name)}}
@@ -125,6 +127,8 @@ def varies(options: Options, name: str) -> bool:
 
 def checked_phase(options: Options, spec: ModelSpec, phase: str | None) -> Phase:
     """The phase asked for; --cached means decode; an encoder has no decode."""
+    if options.both_phases:
+        return "prefill"
     chosen = phase or ("decode" if options.cached is not None else "prefill")
     if chosen not in PHASES:
         raise UsageError(f"unknown phase {chosen!r}; allowed: {', '.join(PHASES)}")
@@ -221,7 +225,8 @@ def is_single(found: Sequence[Case]) -> bool:
 
 def single(case: Case) -> Case:
     """The case at its one point, on plain integers."""
-    return replace(case, work=replace(case.work, **{name: values[0] for name, values in case.axes.items()}))
+    point: dict[str, Any] = {name: values[0] for name, values in case.axes.items()}
+    return replace(case, work=replace(case.work, **point))
 
 
 def point_inputs(case: Case) -> dict[str, object]:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..presets.spec import Attention, HeadNorm, Indexer, LatentAttention, Mask, Sliding
+from ..presets.spec import NORM_VECTORS, Attention, Disentangled, HeadNorm, Indexer, LatentAttention, Mask, Sliding
 from .counts import Number, attended_pairs, kept_tokens, matmul_flops, smaller
-from .rows import NORM_VECTORS, Place, Row, Store, linear, part, vector
+from .disentangled import position_rows
+from .rows import Place, Row, Store, linear, part, vector
 
 PAGE = 16  # tokens a block holds in a paged cache (Kwon et al. 2023, arXiv:2309.06180)
 
@@ -21,7 +22,9 @@ def in_pages(tokens: Number) -> Number:
     return (tokens + PAGE - 1) // PAGE * PAGE
 
 
-def core(place: Place, name: str, *, heads: int, qk: int, v: int, pairs: Number, keys: Number, store: Store | None, runs: bool = True) -> Row:
+def core(
+    place: Place, name: str, *, heads: int, qk: int, v: int, pairs: Number, keys: Number, store: Store | None, runs: bool = True
+) -> Row:
     """Scores and weighted values: [m pairs] x (qk + v) for every head."""
     running = int(runs and place.tokens.runs)
     B, T, N = place.tokens.sequences, place.tokens.new, heads
@@ -83,7 +86,9 @@ def indexer_rows(place: Place, spec: Indexer, mask: Mask) -> Iterator[Row]:
     T, S = place.tokens.new, place.tokens.span
     pairs = attended_pairs(mask, T, S, square=place.work.full_attention)
     store = growing_store(here, mask, spec.key_heads * spec.head_dim)
-    yield core(here, "scores", heads=spec.heads, qk=spec.head_dim, v=0, pairs=pairs, keys=S, store=store)
+    # The heads' scores are summed with their weights, [1, heads] @ [heads, S].
+    weighted = int(spec.head_weights)
+    yield core(here, "scores", heads=spec.heads, qk=spec.head_dim, v=weighted, pairs=pairs, keys=S, store=store)
 
 
 def sparse_pairs(mask: Mask, limit: int | None, place: Place) -> Number:
@@ -140,6 +145,8 @@ def attention(place: Place, spec: Attention, *, caches: bool) -> Iterator[Row]:
         if spec.keys != "reused":
             widths["k_norm"] = (spec.kv_heads, spec.head_dim)
         yield from head_norms(place, spec.head_norm, widths)
+    if isinstance(spec.position, Disentangled):
+        yield from position_rows(place, spec, spec.position)
     if spec.indexer and spec.indexer.own:
         yield from indexer_rows(place, spec.indexer, spec.mask)
     for extra in spec.extra:

@@ -33,7 +33,7 @@ def larger(a: Number, b: Number) -> Number:
     return max(a, b)
 
 
-def choose(condition: Number, yes: object, no: object) -> Number:
+def choose(condition: Number, yes: Number, no: Number) -> Number:
     """Elementwise `yes` where the condition holds, else `no`."""
     if hasattr(condition, "shape"):
         import numpy as np
@@ -42,15 +42,16 @@ def choose(condition: Number, yes: object, no: object) -> Number:
     return yes if condition else no
 
 
-def each(values: Number, function: Callable[[int], object]) -> Number:
-    """A scalar function over an int, or over every different element of an array."""
-    if not hasattr(values, "shape"):
-        return function(values)
+def each(function: Callable[..., object], *values: Number) -> Number:
+    """A function of ints at every point of arrays of them (each different point once), or at the one point there is."""
+    if not any(hasattr(value, "shape") for value in values):
+        return function(*values)
     import numpy as np
 
-    found = {value: function(value) for value in dict.fromkeys(values.ravel().tolist())}
-    out = np.empty(values.shape, dtype=object)
-    out.ravel()[:] = [found[value] for value in values.ravel().tolist()]
+    points = list(zip(*(column.ravel().tolist() for column in np.broadcast_arrays(*values)), strict=True))
+    found = {point: function(*point) for point in dict.fromkeys(points)}
+    out = np.empty(len(points), dtype=object)
+    out[:] = [found[point] for point in points]
     return out
 
 

@@ -38,7 +38,7 @@ def expert_linear(place: Place, name: str, moe: MoE, d_in: int, d_out: int, *, b
         active=moe.top_k * one,
         flops=matmul_flops(m * moe.top_k, d_in, d_out),
         weight_reads=distinct * one,
-        dims={"m": m * moe.top_k, "k": d_in, "n": d_out, "E": moe.experts, "distinct": distinct},
+        dims={"m": m * moe.top_k, "k": d_in, "n": d_out, "E": moe.experts, "top_k": moe.top_k, "distinct": distinct},
     )
 
 
@@ -53,10 +53,18 @@ def expert_rows(place: Place, spec: MoE, width: int) -> Iterator[Row]:
     yield expert_linear(place, "down_proj", spec, one.d_ff, width, bias=one.bias)
 
 
+def hash_table(place: Place, tokens: int, top_k: int) -> Row:
+    """Which experts a token has: a fixed table, gathered from and not counted as parameters."""
+    row = vector(place, "hash_table", tokens * top_k, buffer=True)
+    return replace(row, op="embedding", fetches=0, weight_reads=0, dims={"rows": tokens, "n": top_k})
+
+
 def moe(place: Place, spec: MoE) -> Iterator[Row]:
     """Router, routed experts, shared experts."""
     if spec.router:
         yield linear(place.at("router", component="router"), "weight", place.width, spec.experts, bias=spec.router_bias)
+    if spec.hashed is not None:
+        yield hash_table(place.at("router", component="router"), spec.hashed, spec.top_k)
     if spec.correction != "none":
         yield vector(place.at("router", component="router"), "correction", spec.experts, buffer=spec.correction == "buffer")
     width = spec.latent or place.width

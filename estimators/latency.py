@@ -24,7 +24,8 @@ LARGEST_BATCH = 2**40
 
 @dataclass(frozen=True, kw_only=True)
 class Roofline:
-    """One pass on one device; times in seconds, None where the device's peak is not known.
+    """One pass on one device; times in seconds, None where the device's peak is not known (a decode step then has its
+    bytes alone as floor and bound, which stay true).
 
     `compute_s`, `memory_s`: all FLOPs at peak, all bytes at full bandwidth. `compute_part_s`, `memory_part_s`: how
     the floor divides into operators that wait for arithmetic and for memory.
@@ -41,6 +42,9 @@ class Roofline:
     kv_read_bytes: Number
     state_read_bytes: Number
     distinct_experts: Number | None
+    peak_flops_per_s: float | None
+    work: Pass
+    device: Device
     rows: tuple[Row, ...]
 
 
@@ -54,77 +58,103 @@ def row_times(row: Row, work: Pass, device: Device, peak: float) -> tuple[Number
     return row_flops(row, work) * row.repeat / peak, row_bytes(row, work) / device.memory_bytes_per_s
 
 
-def roofline(spec: ModelSpec, work: Pass, device: Device) -> Roofline:
-    """Floor and bound of a pass; every field may be an array where batch or context is."""
+def row_seconds(row: Row, work: Pass, device: Device) -> Number | None:
+    """Floor of one run of a row; None where the peak is not known."""
+    peak = device.peak_for(work.activation_dtype.name)
+    if peak is None or not row.repeat:
+        return None
+    compute, memory = row_times(row, work, device, peak)
+    return larger(compute, memory) / row.repeat
+
+
+def roofline(spec: ModelSpec, work: Pass, device: Device, *, cached: bool = True) -> Roofline:
+    """Floor and bound of a pass; every field may be an array where batch or context is. `cached=False` leaves the cache
+    out, for what the weights alone would take.
+    """
     rows = ledger(spec, work)
+    if not cached:
+        rows = tuple(replace(row, store=None) for row in rows if row.op not in ("attention", "scan"))
     peak = device.peak_for(work.activation_dtype.name)
     flops = sum(row_flops(row, work) * row.repeat for row in rows)
     weights = sum(weight_read_bytes(row, work) for row in rows)
     cache = sum(moved_bytes(row, work) for row in rows if row.store and row.store.of in ("self", "cross"))
     state = sum(moved_bytes(row, work) for row in rows if row.store and row.store.of in ("state", "tail"))
     memory_s = (weights + cache + state) / device.memory_bytes_per_s
-    floor = compute_part = None
+    floor = memory_s if work.decoding else None
+    bound = floor
+    compute_part = None
     if peak is not None:
         times = [row_times(row, work, device, peak) for row in rows]
         floor = sum(larger(compute, memory) for compute, memory in times)
         compute_part = sum(compute * (compute > memory) for compute, memory in times)
+        bound = larger(flops / peak, memory_s)
     return Roofline(
         floor_s=floor,
-        bound_s=None if peak is None else larger(flops / peak, memory_s),
+        bound_s=bound,
         compute_s=None if peak is None else flops / peak,
         memory_s=memory_s,
         compute_part_s=compute_part,
-        memory_part_s=None if floor is None else floor - compute_part,
+        memory_part_s=None if compute_part is None else floor - compute_part,
         flops=flops,
         weight_read_bytes=weights,
         kv_read_bytes=cache,
         state_read_bytes=state,
         distinct_experts=next((row.dims["distinct"] for row in rows if row.op == "experts" and row.repeat), None),
+        peak_flops_per_s=peak,
+        work=work,
+        device=device,
         rows=rows,
     )
 
 
-def compute_bound(spec: ModelSpec, work: Pass, device: Device) -> bool:
-    """Whether all FLOPs at peak take longer than all bytes at full bandwidth."""
-    line = roofline(spec, work, device)
-    return line.compute_s is not None and bool(line.compute_s > line.memory_s)
-
-
-def critical_batch(spec: ModelSpec, work: Pass, device: Device) -> int | None:
+def critical_batch(spec: ModelSpec, work: Pass, device: Device, *, cached: bool = True) -> int | None:
     """Smallest batch from which decode waits for arithmetic, None if there is none.
 
     FLOPs grow with the batch in proportion, bytes less than that (weights are read once, distinct experts saturate), so
-    the difference changes its sign at most once and a bisection finds it.
+    the difference changes its sign at most once and a bisection finds it. `cached=False`: for the weights alone.
     """
     if device.peak_for(work.activation_dtype.name) is None or not spec.decodes:
         return None
 
-    return smallest(lambda batch: compute_bound(spec, replace(work, phase="decode", new=None, batch=batch), device), LARGEST_BATCH)
+    def waits_for_arithmetic(batch: int) -> bool:
+        line = roofline(spec, replace(work, phase="decode", new=None, batch=batch), device, cached=cached)
+        return line.compute_s is not None and bool(line.compute_s > line.memory_s)
+
+    return smallest(waits_for_arithmetic, LARGEST_BATCH)
 
 
 def wall(line: Roofline) -> Number | None:
     """Which part of the floor is larger: "bandwidth" or "compute"; None where the peak is not known."""
-    if line.floor_s is None:
+    if line.compute_part_s is None:
         return None
     return choose(line.compute_part_s > line.memory_part_s, "compute", "bandwidth")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Latency:
-    """Decode step and prefill of one model on one device; decode is None for a model without a decoder."""
+    """Decode step and prefill of one model on one device; decode is None for a model without a decoder.
+
+    `critical_batch_of_weights`: from which batch the weights alone, without a cache, would be compute-bound.
+    """
 
     decode: Roofline | None
     prefill: Roofline
     critical_batch: Number | None
+    critical_batch_of_weights: int | None
 
 
 def latency(spec: ModelSpec, work: Pass, device: Device) -> Latency:
     """Prefill of `work.context` tokens, and the decode step that attends that many (the new one included)."""
     prefill = roofline(spec, replace(work, phase="prefill", new=None), device)
     if not spec.decodes:
-        return Latency(decode=None, prefill=prefill, critical_batch=None)
+        return Latency(decode=None, prefill=prefill, critical_batch=None, critical_batch_of_weights=None)
     step = roofline(spec, replace(work, phase="decode", new=None), device)
-    return Latency(decode=step, prefill=prefill, critical_batch=each(work.context, lambda n: critical_batch(spec, replace(work, context=n), device)))
+    return Latency(
+        decode=step,
+        prefill=prefill,
+        critical_batch=each(lambda n: critical_batch(spec, replace(work, context=n), device), work.context),
+        critical_batch_of_weights=critical_batch(spec, replace(work, context=1), device, cached=False),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,8 +177,8 @@ def generation(spec: ModelSpec, work: Pass, device: Device, new: int) -> Generat
     if not spec.decodes or device.peak_for(work.activation_dtype.name) is None:
         return None
     contexts = work.context + np.arange(1, max(new - 1, 1) + 1)
-    steps = roofline(spec, replace(work, phase="decode", new=None, context=contexts), device).floor_s
-    steps = np.broadcast_to(steps, contexts.shape)
+    floors: Number = roofline(spec, replace(work, phase="decode", new=None, context=contexts), device).floor_s
+    steps = np.broadcast_to(floors, contexts.shape)
     prompt = roofline(spec, replace(work, phase="prefill", new=None), device).floor_s
     assert prompt is not None
     count = new - 1

@@ -158,12 +158,11 @@ def head_rows(spec: s.ModelSpec, head: s.Head, work: Pass) -> Iterator[Row]:
     if work.last_logits and work.phase != "train":
         tokens = Tokens(sequences=tokens.sequences, new=1, span=tokens.span, runs=tokens.runs)
     place = replace(place, share="head", component="head", tokens=tokens)
-    for leaf in head.parts:
-        row = part(place, leaf)
-        yield row
+    rows = [part(place, leaf) for leaf in head.parts]
+    yield from rows
     if head.name == "lm_head" and work.phase == "train":
         # Cross-entropy keeps its logits in fp32 (Korthikanti et al. 2022, section 4.3).
-        yield replace(activation(place, "cross_entropy", 0), saved_bytes=4 * row.writes)
+        yield replace(activation(place, "cross_entropy", 0), saved_bytes=4 * rows[-1].writes)
 
 
 def times(row: Row, count: int) -> Row:
@@ -179,9 +178,7 @@ def merge(rows: dict[str, Row], row: Row) -> None:
     old = rows[row.path]
     if (old.op, old.params, old.dims) != (row.op, row.params, row.dims):
         raise UsageError(f"two different operators are called {row.path!r}; give the layers or sublayers different names")
-    rows[row.path] = replace(
-        old, copies=old.copies + row.copies, repeat=old.repeat + row.repeat, fetches=old.fetches + row.fetches
-    )
+    rows[row.path] = replace(old, copies=old.copies + row.copies, repeat=old.repeat + row.repeat, fetches=old.fetches + row.fetches)
 
 
 def total(rows: Iterable[Row], field: str, *, per: str = "repeat") -> Number:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Literal
+from typing import Any, Literal
 
 from ..presets.dtypes import DTYPES, Dtype
 from ..presets.spec import ModelSpec
-from .counts import Number, larger
+from .counts import Number, each, larger
 from .kvcache import sum_stored
 from .ledger import ledger, total
 from .rows import Row
@@ -100,7 +100,9 @@ def residual(spec: ModelSpec, work: Pass) -> Number:
 def saved_bytes(spec: ModelSpec, work: Pass, rows: tuple[Row, ...], recipe: Recipe) -> Number:
     """Activations kept for the backward pass."""
     if recipe.recompute == "full":
-        inputs = sum(tokens_of(spec, stack, work).sequences * tokens_of(spec, stack, work).new * stack.d_model * stack.depth for stack in spec.stacks)
+        inputs = sum(
+            tokens_of(spec, stack, work).sequences * tokens_of(spec, stack, work).new * stack.d_model * stack.depth for stack in spec.stacks
+        )
         outside = tuple(row for row in rows if not in_layer(spec, row))
         return bytes_of(inputs, work.activation_dtype) + kept(outside, work, square=True) + one_layer_bytes(spec, work, rows)
     return kept(rows, work, square=recipe.recompute == "none")
@@ -134,30 +136,26 @@ def one_layer_bytes(spec: ModelSpec, work: Pass, rows: tuple[Row, ...]) -> Numbe
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """Whether a pass fits a capacity, what is left, and how far batch or context could go (0: not even one; None: not
-    searched for)."""
+    """Whether a pass fits a capacity, what is left, and how far batch or context could go (0: not even one)."""
 
     capacity_bytes: int
     fits: Number
     left_bytes: Number
-    largest_batch: int | None = None
-    largest_context: int | None = None
+    largest_batch: Number
+    largest_context: Number
 
 
-def fit(spec: ModelSpec, work: Pass, capacity_bytes: int, recipe: Recipe | None = None, *, search: bool = True) -> Fit:
-    """Compare a pass with a capacity; the inverse in the context is piecewise where layers have windows, so searched
-    (not in a sweep: `search=False`)."""
+def fit(spec: ModelSpec, work: Pass, capacity_bytes: int, recipe: Recipe | None = None) -> Fit:
+    """Compare a pass with a capacity; the inverse in the context is piecewise where layers have windows, so searched."""
     needed = memory(spec, work, recipe).total_bytes
-    if not search:
-        return Fit(capacity_bytes=capacity_bytes, fits=needed <= capacity_bytes, left_bytes=capacity_bytes - needed)
 
-    def fits(**change: int) -> bool:
+    def fits(**change: Any) -> bool:
         return bool(memory(spec, replace(work, **change), recipe).total_bytes <= capacity_bytes)
 
     return Fit(
         capacity_bytes=capacity_bytes,
         fits=needed <= capacity_bytes,
         left_bytes=capacity_bytes - needed,
-        largest_batch=largest(lambda n: fits(batch=n), LARGEST_BATCH),
-        largest_context=largest(lambda n: fits(context=n), LARGEST_CONTEXT),
+        largest_batch=each(lambda context: largest(lambda n: fits(batch=n, context=context), LARGEST_BATCH), work.context),
+        largest_context=each(lambda batch: largest(lambda n: fits(batch=batch, context=n), LARGEST_CONTEXT), work.batch),
     )

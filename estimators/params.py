@@ -184,7 +184,9 @@ def table_terms(spec: s.ModelSpec, inside: tuple[Row, ...]) -> Iterator[GapTerm]
 
 def rest_terms(inside: tuple[Row, ...], outside: tuple[Row, ...]) -> Iterator[GapTerm]:
     """Norms, mixers of other kinds, other towers."""
-    yield GapTerm(name="norms", params=weights(row for row in inside if row.component == "norm"), why="two or more vectors a layer and a final one")
+    yield GapTerm(
+        name="norms", params=weights(row for row in inside if row.component == "norm"), why="two or more vectors a layer and a final one"
+    )
     others = tuple(row for row in inside if row.component not in KNOWN)
     yield GapTerm(
         name="other mixers",
@@ -224,7 +226,7 @@ def solve(target: int, *, vocabulary_size: int = 32000, count: int = 6) -> tuple
     """
     shapes = []
     for d_model in range(HEAD_DIM, 2**17, HEAD_DIM):
-        if d_model > 1024 and d_model % (2 * HEAD_DIM) or d_model > 4096 and d_model % (4 * HEAD_DIM):
+        if d_model % (HEAD_DIM if d_model <= 1024 else 2 * HEAD_DIM if d_model <= 4096 else 4 * HEAD_DIM):
             continue
         layers = 2 * round((target - vocabulary_size * d_model) / (24 * d_model**2))
         for depth in (layers - 2, layers, layers + 2):

@@ -1,8 +1,8 @@
 """Rows of the mixers whose memory does not grow: state spaces, linear attention, gated recurrences, short convolutions.
 
-The recurrence itself is counted in its algebraic form, a matrix product a token: reading the state (and, for the delta
-rule, correcting it). Elementwise updates of the state are not FLOPs here, as PyTorch's counter has it; the chunked forms
-that libraries run do more.
+The recurrence itself is counted in its algebraic form, where that is a matrix product: a state space reads its state
+by one a token. Elementwise updates of the state are not FLOPs here, as PyTorch's counter has it (the delta rule is made
+of them); the chunked forms that libraries run do more.
 """
 
 from __future__ import annotations
@@ -71,7 +71,11 @@ def mamba2(place: Place, spec: Mamba2) -> Iterator[Row]:
 
 
 def gated_delta(place: Place, spec: GatedDelta) -> Iterator[Row]:
-    """Gated delta rule: read the state with k, write the correction, read it with q: products [key_dim, value_dim]."""
+    """Gated delta rule: S = a S (1 - b k k') + b v k', o = S q, a token after another.
+
+    Its sums over the state are elementwise, 3 x key_dim x value_dim multiply-adds a head and token that are not counted,
+    as PyTorch's counter has it; the chunked form that libraries run for long inputs does products of its own.
+    """
     D, keys, values = place.width, spec.key_heads * spec.key_dim, spec.value_heads * spec.value_dim
     yield linear(place, "qkv_proj", D, 2 * keys + values)
     yield linear(place, "gate_proj", D, values, keeps_input=False)
@@ -81,7 +85,7 @@ def gated_delta(place: Place, spec: GatedDelta) -> Iterator[Row]:
     yield vector(place, "A", spec.value_heads)
     yield vector(place, "dt_bias", spec.value_heads)
     state = values * spec.key_dim
-    yield scan(place, products=3, heads=spec.value_heads, inner=spec.key_dim, outer=spec.value_dim, state=state)
+    yield scan(place, products=0, heads=spec.value_heads, inner=spec.key_dim, outer=spec.value_dim, state=state)
     yield vector(place, "gated_norm", spec.value_dim, op="norm")
     yield linear(place, "out_proj", values, D)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Literal
 
-from ..presets.spec import NORM_VECTORS, Conv, Embedding, Linear, Norm, Parameter, Part, Similarity, Sinusoidal
+from ..presets.spec import NORM_VECTORS, Conv, Embedding, Linear, Norm, Parameter, Part, Similarity, Sinusoidal, StreamMix
 from .counts import Number, matmul_flops
 from .work import Pass, Tokens
 
@@ -22,7 +22,8 @@ class Store:
     """What one run of an operator keeps between steps, in elements.
 
     Attributes:
-        of: `self` attention cache, `cross` attention cache, recurrent `state` (fp32), convolution `tail`.
+        of: `self` attention cache, `cross` attention cache, recurrent `state` (fp32), `tail` of a fixed number of past
+            positions in the cache's dtype (a convolution's, a rolling window's).
         minimal, full, decompressed, paged: under each policy.
         moved: read or written in the pass, each element once.
         per_token: True where it grows with the context.
@@ -239,6 +240,22 @@ def positions_of(place: Place, spec: Linear | Conv) -> Number:
     return place.positions * spec.expand // spec.merge
 
 
+def stream_mix(place: Place, spec: StreamMix) -> Row:
+    """[n, n] @ [n, width] a position, the matrix made by the input: a product without weights."""
+    m, n = place.positions, spec.streams
+    row = vector(place, spec.name, 0, op="linear")
+    return replace(
+        row,
+        component=place.component,
+        fetches=0,
+        flops=matmul_flops(m * n, n, spec.width),
+        reads=m * n * (n + spec.width),
+        writes=m * n * spec.width,
+        saved=m * n * (n + spec.width),
+        dims={"m": m * n, "k": n, "n": spec.width},
+    )
+
+
 def part(place: Place, spec: Part, *, backward: int = 2) -> Row:
     """The row of one leaf."""
     match spec:
@@ -258,7 +275,11 @@ def part(place: Place, spec: Part, *, backward: int = 2) -> Row:
             return vector(place, spec.name, prod(spec.shape), buffer=spec.buffer)
         case Sinusoidal():
             return vector(place, spec.name, 0)
+        case StreamMix():
+            return stream_mix(place, spec)
         case Similarity(name=name, width=width):
             texts = place.work.batch
             row = linear(place, name, width, 0, positions=texts)
-            return replace(row, flops=matmul_flops(texts, width, texts * place.images), dims={"m": texts, "k": width, "n": texts * place.images})
+            return replace(
+                row, flops=matmul_flops(texts, width, texts * place.images), dims={"m": texts, "k": width, "n": texts * place.images}
+            )

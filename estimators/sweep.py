@@ -52,7 +52,8 @@ def sweep(spec: ModelSpec, work: Pass, axes: Mapping[str, Sequence[int]]) -> tup
     import numpy as np
 
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
-    corner = replace(work, **{name: max(values) for name, values in axes.items()})
+    largest: dict[str, Any] = {name: max(values) for name, values in axes.items()}
+    corner = replace(work, **largest)
     kind: Any = np.int64 if fits_int64(spec, corner) else object
     fields: dict[str, Any] = {}
     for name, values in axes.items():

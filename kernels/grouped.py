@@ -46,3 +46,11 @@ def folded(q: Tensor, k: Tensor, v: Tensor, rules: Rules, mask: Tensor | None, b
         mask = mask.expand(-1, N, T, S).reshape(-1, K, N // K * T, S)
     rows = q.reshape(B, K, N // K * T, Dk)
     return F.scaled_dot_product_attention(rows, k, v, attn_mask=mask, scale=rules.scale).view(B, N, T, v.shape[-1])
+
+
+def split(q: Tensor, k: Tensor, v: Tensor, rules: Rules, mask: Tensor | None, bias: Tensor | None) -> Tensor:
+    """Blocks of SPLIT context tokens as one batch, each row of scores then normalised over all of them."""
+    (B, N, T, Dk), (K, S), Dv = q.shape, k.shape[1:3], v.shape[-1]
+    wide = torch.promote_types(q.dtype, torch.float32)
+    blocks = [slice(i, min(i + SPLIT, S)) for i in range(0, S, SPLIT)]
+    raise NotImplementedError

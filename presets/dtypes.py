@@ -44,9 +44,27 @@ _FORMATS = (
     Dtype(name="fp32", block_elements=1, block_bytes=4, source=IEEE),
     Dtype(name="fp16", block_elements=1, block_bytes=2, source=IEEE),
     Dtype(name="bf16", block_elements=1, block_bytes=2, source="Google brain float, the upper half of fp32"),
-    Dtype(name="fp8", block_elements=1, block_bytes=1, note="E4M3 or E5M2, scales not counted", source="Micikevicius et al. 2022, arXiv:2209.05433"),
-    Dtype(name="int8", block_elements=1, block_bytes=1, note="one scale per channel, not counted", source="Dettmers et al. 2022, arXiv:2208.07339"),
-    Dtype(name="int4", block_elements=128, block_bytes=66, note="groups of 128 with one fp16 scale", source="Frantar et al. 2022 (GPTQ), arXiv:2210.17323"),
+    Dtype(
+        name="fp8",
+        block_elements=1,
+        block_bytes=1,
+        note="E4M3 or E5M2, scales not counted",
+        source="Micikevicius et al. 2022, arXiv:2209.05433",
+    ),
+    Dtype(
+        name="int8",
+        block_elements=1,
+        block_bytes=1,
+        note="one scale per channel, not counted",
+        source="Dettmers et al. 2022, arXiv:2208.07339",
+    ),
+    Dtype(
+        name="int4",
+        block_elements=128,
+        block_bytes=66,
+        note="groups of 128 with one fp16 scale",
+        source="Frantar et al. 2022 (GPTQ), arXiv:2210.17323",
+    ),
     Dtype(name="q8_0", block_elements=32, block_bytes=34, note="32 int8 and one fp16 scale", source=GGML),
     Dtype(name="q5_1", block_elements=32, block_bytes=24, note="32 x 5 bits, fp16 scale and minimum", source=GGML),
     Dtype(name="q5_0", block_elements=32, block_bytes=22, note="32 x 5 bits and one fp16 scale", source=GGML),
@@ -62,7 +80,18 @@ _FORMATS = (
 )
 
 DTYPES = {dtype.name: dtype for dtype in _FORMATS}
-ALIASES = {"f64": "fp64", "float64": "fp64", "f32": "fp32", "float32": "fp32", "float": "fp32", "f16": "fp16", "float16": "fp16", "half": "fp16", "bfloat16": "bf16", "float8": "fp8"}
+ALIASES = {
+    "f64": "fp64",
+    "float64": "fp64",
+    "f32": "fp32",
+    "float32": "fp32",
+    "float": "fp32",
+    "f16": "fp16",
+    "float16": "fp16",
+    "half": "fp16",
+    "bfloat16": "bf16",
+    "float8": "fp8",
+}
 
 # What one may ask for where: a cache is written token by token, so super-blocks of 256 do not serve there.
 CACHE_DTYPES = ("fp32", "bf16", "fp16", "fp8", "int8", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")

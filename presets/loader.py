@@ -102,7 +102,7 @@ def model_names(folders: Iterable[Path] = ()) -> tuple[str, ...]:
     stems: set[str] = set()
     for root in (FOLDER, *folders, user_folder()):
         try:
-            entries = os.listdir(root)
+            entries = [entry.name for entry in root.iterdir()]
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             continue
         stems |= {entry.removesuffix(".yaml") for entry in entries if entry.endswith(".yaml")}

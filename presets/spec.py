@@ -30,7 +30,7 @@ class Data(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 # --- parts: leaves with weights of their own ------------------------------------------------------------------------
 
 
-class Linear(Data, tag="linear"):
+class Linear(Data, frozen=True, tag="linear"):
     """y = x W (+ b), x [positions, d_in], W [d_in, d_out].
 
     Attributes:
@@ -51,7 +51,7 @@ class Linear(Data, tag="linear"):
     once: bool = False
 
 
-class Conv(Data, tag="conv"):
+class Conv(Data, frozen=True, tag="conv"):
     """A convolution over positions, weight [d_out, d_in / groups, *kernel]; positions are those of its output."""
 
     name: Name
@@ -69,7 +69,7 @@ class Conv(Data, tag="conv"):
 NORM_VECTORS = {"layer": 2, "layer_unbiased": 1, "layer_plain": 0, "rms": 1, "rms_plain": 0, "batch": 2}
 
 
-class Norm(Data, tag="norm"):
+class Norm(Data, frozen=True, tag="norm"):
     """A normalisation over `width` elements (the stack's d_model when not given).
 
     Kinds: `layer` (weight and bias), `layer_unbiased` (weight), `layer_plain` (neither), `rms` (weight), `rms_plain`
@@ -83,7 +83,7 @@ class Norm(Data, tag="norm"):
     unit_offset: bool = False
 
 
-class Embedding(Data, tag="embedding"):
+class Embedding(Data, frozen=True, tag="embedding"):
     """A table [rows, width] that is gathered from, never multiplied.
 
     Attributes:
@@ -103,7 +103,7 @@ class Embedding(Data, tag="embedding"):
     offset: Count = 0
 
 
-class Parameter(Data, tag="parameter"):
+class Parameter(Data, frozen=True, tag="parameter"):
     """A bare tensor without a matrix product: class token, layer scale, position table that is added, logit scale.
 
     `buffer`: PyTorch stores it but does not count it as a parameter (router correction biases); it is stated apart.
@@ -114,21 +114,21 @@ class Parameter(Data, tag="parameter"):
     buffer: bool = False
 
 
-class Sinusoidal(Data, tag="sinusoidal"):
+class Sinusoidal(Data, frozen=True, tag="sinusoidal"):
     """Fixed sine and cosine positions (Vaswani et al. 2017, section 3.5): no parameters."""
 
     name: Name = "position"
     base: float = 10000.0
 
 
-class Similarity(Data, tag="similarity"):
+class Similarity(Data, frozen=True, tag="similarity"):
     """Every text against every image: [B, width] @ [width, B x images] (CLIP, Radford et al. 2021, figure 3)."""
 
     name: Name
     width: Size
 
 
-class StreamMix(Data, tag="stream_mix"):
+class StreamMix(Data, frozen=True, tag="stream_mix"):
     """Residual streams mixed by a matrix that the input itself makes, [streams, streams] @ [streams, width]: no weights.
 
     Hyper-connections (Zhu et al. 2024, arXiv:2409.19606) carry that many residuals in place of one.
@@ -145,27 +145,27 @@ Part = Linear | Conv | Norm | Embedding | Parameter | Sinusoidal | Similarity | 
 # --- what attention sees and how it knows positions -----------------------------------------------------------------
 
 
-class Full(Data, tag="full"):
+class Full(Data, frozen=True, tag="full"):
     """Every query sees every key."""
 
 
-class Causal(Data, tag="causal"):
+class Causal(Data, frozen=True, tag="causal"):
     """A query sees its own position and those before it, aligned bottom-right."""
 
 
-class Sliding(Data, tag="sliding"):
+class Sliding(Data, frozen=True, tag="sliding"):
     """Causal, and at most `window` keys including its own."""
 
     window: Size
 
 
-class Chunked(Data, tag="chunked"):
+class Chunked(Data, frozen=True, tag="chunked"):
     """Causal inside chunks: position p sees from floor(p / chunk) * chunk on (Llama 4)."""
 
     chunk: Size
 
 
-class Local(Data, tag="local"):
+class Local(Data, frozen=True, tag="local"):
     """Both ways, at most `reach` positions to either side (ModernBERT: a window of 128 is a reach of 64)."""
 
     reach: Size
@@ -174,7 +174,7 @@ class Local(Data, tag="local"):
 Mask = Full | Causal | Sliding | Chunked | Local
 
 
-class RopeScaling(Data, tag="rope_scaling"):
+class RopeScaling(Data, frozen=True, tag="rope_scaling"):
     """How rotary frequencies are stretched beyond the trained context; changes no count.
 
     `type` is the recipe's published name; the other fields are its numbers, None where the recipe has none.
@@ -195,7 +195,7 @@ class RopeScaling(Data, tag="rope_scaling"):
     long_factor: tuple[float, ...] = ()
 
 
-class Rope(Data, tag="rope"):
+class Rope(Data, frozen=True, tag="rope"):
     """Rotary positions (Su et al. 2021, arXiv:2104.09864) on the first `dims` of every head (all when not given).
 
     `sections`: widths that time, height and width take (Qwen2-VL). `interleaved`: pairs are
@@ -209,11 +209,11 @@ class Rope(Data, tag="rope"):
     sections: tuple[Size, ...] | None = None
 
 
-class Alibi(Data, tag="alibi"):
+class Alibi(Data, frozen=True, tag="alibi"):
     """Linear biases on distance (Press et al. 2021, arXiv:2108.12409): no parameters."""
 
 
-class RelativeBuckets(Data, tag="relative_buckets"):
+class RelativeBuckets(Data, frozen=True, tag="relative_buckets"):
     """T5's bucketed relative bias (Raffel et al. 2019, section 2.1).
 
     The table [buckets, heads] is one for all layers, a parameter of the stack.
@@ -224,17 +224,19 @@ class RelativeBuckets(Data, tag="relative_buckets"):
     bidirectional: bool = False
 
 
-class Disentangled(Data, tag="disentangled"):
+class Disentangled(Data, frozen=True, tag="disentangled"):
     """DeBERTa's content-to-position and position-to-content terms (He et al. 2020, arXiv:2006.03654).
 
     `span`: positions of the relative table on either side; `own_projections`: position keys and queries have weights
-    of their own, else they use the content's.
+    of their own, else they use the content's (queries have a bias, keys with `key_bias`). `capped`: no more positions
+    than tokens are projected (DeBERTa 1). The table [2 span, d_model] is one for all layers, a parameter of the stack.
     """
 
     span: Size
     terms: tuple[Literal["c2p", "p2c"], ...]
     own_projections: bool = False
     key_bias: bool = False
+    capped: bool = False
 
 
 Position = Rope | Alibi | RelativeBuckets | Disentangled
@@ -243,7 +245,7 @@ Position = Rope | Alibi | RelativeBuckets | Disentangled
 # --- mixers ---------------------------------------------------------------------------------------------------------
 
 
-class HeadNorm(Data, tag="head_norm"):
+class HeadNorm(Data, frozen=True, tag="head_norm"):
     """A norm on queries and keys (and values) before the scores.
 
     Attributes:
@@ -258,7 +260,7 @@ class HeadNorm(Data, tag="head_norm"):
     unit_offset: bool = False
 
 
-class Indexer(Data, tag="indexer"):
+class Indexer(Data, frozen=True, tag="indexer"):
     """A small attention that picks the `top_k` keys the large one attends (DeepSeek sparse attention, V3.2 report).
 
     `q_in`: width of what its queries are projected from; `own`: this layer has the indexer, else it uses the choice
@@ -277,7 +279,7 @@ class Indexer(Data, tag="indexer"):
     own: bool = True
 
 
-class Attention(Data, tag="attention"):
+class Attention(Data, frozen=True, tag="attention"):
     """Multi-head, grouped-query or multi-query attention (Vaswani et al. 2017; Ainslie et al. 2023).
 
     q_proj [d_in, heads * head_dim], k_proj [d_in, kv_heads * head_dim], v_proj [d_in, kv_heads * value_dim], o_proj
@@ -325,7 +327,7 @@ class Attention(Data, tag="attention"):
         return self.value_dim or self.head_dim
 
 
-class LatentAttention(Data, tag="latent_attention"):
+class LatentAttention(Data, frozen=True, tag="latent_attention"):
     """Multi-head latent attention, MLA (DeepSeek-V2, arXiv:2405.04434, section 2.1).
 
     q: d_model -> q_rank -> heads x (nope_dim + rope_dim), or straight when q_rank is None. kv: d_model -> kv_rank +
@@ -347,7 +349,7 @@ class LatentAttention(Data, tag="latent_attention"):
     extra: tuple[Part, ...] = ()
 
 
-class Mamba(Data, tag="mamba"):
+class Mamba(Data, frozen=True, tag="mamba"):
     """Selective state space, Mamba-1 (Gu & Dao 2023, arXiv:2312.00752, section 3).
 
     in_proj d_model -> 2 d_inner, depthwise conv, x_proj d_inner -> dt_rank + 2 state, dt_proj dt_rank -> d_inner, A
@@ -365,7 +367,7 @@ class Mamba(Data, tag="mamba"):
     inner_norms: bool = False
 
 
-class Mamba2(Data, tag="mamba2"):
+class Mamba2(Data, frozen=True, tag="mamba2"):
     """State space duality, Mamba-2 (Dao & Gu 2024, arXiv:2405.21060, section 7).
 
     in_proj d_model -> 2 d_inner + 2 groups state + heads, depthwise conv over d_inner + 2 groups state, A, D and
@@ -383,7 +385,7 @@ class Mamba2(Data, tag="mamba2"):
     chunk: Size = 256
 
 
-class GatedDelta(Data, tag="gated_delta"):
+class GatedDelta(Data, frozen=True, tag="gated_delta"):
     """Gated DeltaNet, a linear attention (Yang et al. 2024, arXiv:2412.06464; Qwen3-Next).
 
     State of value_heads x key_dim x value_dim. Projections q, k (key_heads x key_dim), v and output gate (value_heads x
@@ -397,7 +399,7 @@ class GatedDelta(Data, tag="gated_delta"):
     conv: Size
 
 
-class RgLru(Data, tag="rg_lru"):
+class RgLru(Data, frozen=True, tag="rg_lru"):
     """Real-gated linear recurrent unit in Griffin's block (De et al. 2024, arXiv:2402.19427, section 2.4).
 
     Two branches d_model -> width with bias, depthwise conv with bias, two block-diagonal gates of `blocks` blocks with
@@ -409,7 +411,7 @@ class RgLru(Data, tag="rg_lru"):
     blocks: Size
 
 
-class ShortConv(Data, tag="short_conv"):
+class ShortConv(Data, frozen=True, tag="short_conv"):
     """Gated short convolution (LFM2): in_proj d_model -> 3 width, depthwise conv, out_proj width -> d_model."""
 
     width: Size
@@ -417,7 +419,7 @@ class ShortConv(Data, tag="short_conv"):
     bias: bool = False
 
 
-class CompressedAttention(Data, tag="compressed_attention"):
+class CompressedAttention(Data, frozen=True, tag="compressed_attention"):
     """DeepSeek-V4's attention: one head that is key and value at once, a window, and older tokens as compressed entries.
 
     q: d_model -> q_rank -> heads x head_dim; kv: d_model -> head_dim; one sink a head; output in `out_groups` groups of
@@ -445,13 +447,15 @@ class CompressedAttention(Data, tag="compressed_attention"):
 
     def __post_init__(self) -> None:
         if self.heads * self.head_dim % self.out_groups:
-            raise UsageError(f"out_groups {self.out_groups} does not divide heads x head_dim {self.heads * self.head_dim}; give one that does")
+            raise UsageError(
+                f"out_groups {self.out_groups} does not divide heads x head_dim {self.heads * self.head_dim}; give one that does"
+            )
 
 
 # --- feed-forward ---------------------------------------------------------------------------------------------------
 
 
-class FeedForward(Data, tag="feed_forward"):
+class FeedForward(Data, frozen=True, tag="feed_forward"):
     """d_model -> d_ff -> d_model; `gated` has a third matrix (GLU, Shazeer 2020, arXiv:2002.05202).
 
     `act_params`: learned numbers of the activation itself (Apertus' xIELU has two). `inner_norm`: a norm over d_ff.
@@ -467,7 +471,7 @@ class FeedForward(Data, tag="feed_forward"):
     d_out: Size | None = None
 
 
-class MoE(Data, tag="moe"):
+class MoE(Data, frozen=True, tag="moe"):
     """Routed experts, `top_k` of `experts` for every token, beside `shared` ones that always run.
 
     Attributes:
@@ -503,22 +507,20 @@ class MoE(Data, tag="moe"):
             raise UsageError(f"top_k {self.top_k} is larger than experts {self.experts}; a token can only use as many as there are")
 
 
-class Chain(Data, tag="chain"):
+class Chain(Data, frozen=True, tag="chain"):
     """Parts one after another, as a sublayer of its own (Gemma 4's per-layer input, Zamba's linear)."""
 
     parts: tuple[Part, ...]
     activation: str | None = None
 
 
-Mixer = (
-    Attention | LatentAttention | CompressedAttention | Mamba | Mamba2 | GatedDelta | RgLru | ShortConv | FeedForward | MoE | Chain
-)
+Mixer = Attention | LatentAttention | CompressedAttention | Mamba | Mamba2 | GatedDelta | RgLru | ShortConv | FeedForward | MoE | Chain
 
 
 # --- layers, stacks, the model --------------------------------------------------------------------------------------
 
 
-class Sublayer(Data, tag="sublayer"):
+class Sublayer(Data, frozen=True, tag="sublayer"):
     """One residual branch.
 
     Attributes:
@@ -538,7 +540,7 @@ class Sublayer(Data, tag="sublayer"):
     residual_scale: float | None = None
 
 
-class Layer(Data, tag="layer"):
+class Layer(Data, frozen=True, tag="layer"):
     """Sublayers in order; `parallel` ones read the same input and are added together (GPT-J, Falcon, Cohere).
 
     `name` tells kinds of layers apart where a stack has several (`sliding`, `global`, `moe`).
@@ -549,14 +551,14 @@ class Layer(Data, tag="layer"):
     parallel: bool = False
 
 
-class Block(Data, tag="block"):
+class Block(Data, frozen=True, tag="block"):
     """A pattern of layers, `repeat` times."""
 
     pattern: tuple[Layer, ...]
     repeat: Size = 1
 
 
-class Stack(Data, tag="stack"):
+class Stack(Data, frozen=True, tag="stack"):
     """Layers over one sequence of tokens.
 
     Attributes:
@@ -588,7 +590,7 @@ class Stack(Data, tag="stack"):
         return sum(block.repeat * len(block.pattern) for block in self.blocks)
 
 
-class Connector(Data, tag="connector"):
+class Connector(Data, frozen=True, tag="connector"):
     """Parts that carry one stack's output to another (a vision tower's projector), over the source's positions."""
 
     name: Name
@@ -597,7 +599,7 @@ class Connector(Data, tag="connector"):
     parts: tuple[Part, ...]
 
 
-class Head(Data, tag="head"):
+class Head(Data, frozen=True, tag="head"):
     """Parts on top of a stack: the output matrix, a classifier, a contrastive projection."""
 
     name: Name
@@ -607,7 +609,7 @@ class Head(Data, tag="head"):
     scale: float | None = None
 
 
-class ModelSpec(Data, tag="model"):
+class ModelSpec(Data, frozen=True, tag="model"):
     """A transformer, described once.
 
     Attributes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -231,9 +231,9 @@ class Text:
         matrix = Linear(name="weight", d_in=width, d_out=self.vocab, bias=self.head_bias, shares=shares)
         return Head(name="lm_head", stack=self.stack.name, parts=(*self.before_head, matrix), softcap=self.softcap, scale=self.scale)
 
-    def without_final(self) -> Text:
-        """The same without what follows the last layer."""
-        return replace(self, stack=msgspec.structs.replace(self.stack, final=()))
+    def restack(self, **changes: Any) -> Text:
+        """The same with other fields of its stack."""
+        return replace(self, stack=msgspec.structs.replace(self.stack, **changes))
 
     def retied(self, *, tied: bool) -> Text:
         """The same with the tying decided elsewhere."""

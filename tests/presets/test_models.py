@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
+
 from tfm.estimators.ledger import ledger, total
 from tfm.estimators.rows import Row
 from tfm.estimators.work import Pass
@@ -104,12 +105,13 @@ def test_total_params_of_the_file_is_the_sum(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("D", "F", "V", "L", "expected"),
-    [(512, 2048, 37_000, 6, 63_045_632), (1024, 4096, 37_000, 6, 214_171_648), (8, 16, 100, 1, 2_208)],
+    ("sizes", "expected"),
+    [((512, 2048, 37_000, 6), 63_045_632), ((1024, 4096, 37_000, 6), 214_171_648), ((8, 16, 100, 1), 2_208)],
     ids=["base", "big", "toy"],
 )
-def test_the_original_transformer_by_hand(D: int, F: int, V: int, L: int, expected: int) -> None:
+def test_the_original_transformer_by_hand(sizes: tuple[int, int, int, int], expected: int) -> None:
     """V·D + L·(encoder 4D² + FFN + 2 norms) + L·(decoder 8D² + FFN + 3 norms), FFN = 2·D·F + F + D, norm = 2D."""
+    D, F, V, L = sizes
     feed_forward = 2 * D * F + F + D
     assert V * D + L * (4 * D**2 + feed_forward + 4 * D) + L * (8 * D**2 + feed_forward + 6 * D) == expected
 
@@ -151,7 +153,7 @@ def test_llama_2_7b_prefill_of_4096(share: str, options: dict[str, Any], expecte
         ("whisper-large-v3", "minimal", 1, 1, 163_840),
         ("t5-11b", "minimal", 1, 1, 1_572_864),
     ],
-    ids=lambda value: str(value),
+    ids=str,
 )
 def test_self_attention_cache(name: str, policy: str, context: int, batch: int, expected: int) -> None:
     assert kept(load_model(name), "self", policy, phase="decode", context=context, batch=batch) == expected

@@ -117,7 +117,7 @@ def chatglm(cfg: Config) -> Text:
         norm=norm,
         tied=tied(cfg, default=False),
     )
-    return text if cfg.flag("post_layer_norm", default=True) else text.without_final()
+    return text if cfg.flag("post_layer_norm", default=True) else text.restack(final=())
 
 
 @text_family("qwen")
