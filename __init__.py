@@ -12,25 +12,57 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:  # what a type checker and an editor see; the table below is what runs, a test holds them equal
+    from .api import device, flops, kvcache, latency, ledger, memory, model, params
+    from .estimators.memory import Recipe
+    from .estimators.rows import Row
+    from .estimators.work import Pass
+    from .presets.device import Device
     from .presets.errors import IncomparableError, MissingExtraError, TfmError, UnknownNameError, UnreadableError, UsageError
+    from .presets.spec import ModelSpec
 
 __all__ = [
+    "Device",
     "IncomparableError",
     "MissingExtraError",
+    "ModelSpec",
+    "Pass",
+    "Recipe",
+    "Row",
     "TfmError",
     "UnknownNameError",
     "UnreadableError",
     "UsageError",
     "__version__",
+    "device",
+    "flops",
+    "kvcache",
+    "latency",
+    "ledger",
+    "memory",
+    "model",
+    "params",
 ]
 
 _HOME = {  # public name -> the module that defines it
+    "Device": "presets.device",
     "IncomparableError": "presets.errors",
     "MissingExtraError": "presets.errors",
+    "ModelSpec": "presets.spec",
+    "Pass": "estimators.work",
+    "Recipe": "estimators.memory",
+    "Row": "estimators.rows",
     "TfmError": "presets.errors",
     "UnknownNameError": "presets.errors",
     "UnreadableError": "presets.errors",
     "UsageError": "presets.errors",
+    "device": "api",
+    "flops": "api",
+    "kvcache": "api",
+    "latency": "api",
+    "ledger": "api",
+    "memory": "api",
+    "model": "api",
+    "params": "api",
 }
 
 if not TYPE_CHECKING:  # hidden from type checkers: they would take any misspelt name for an `object`

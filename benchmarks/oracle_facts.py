@@ -29,7 +29,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 FOLDER = Path(__file__).resolve().parent.parent / "tests" / "data" / "oracle"
-FACTS = ("total_params", "embedding_params", "lm_head_params", "active_params", "flops", "cache", "not_run", "library_params")
+FACTS = ("total_params", "embedding_params", "lm_head_params", "active_params", "flops", "cache", "not_run", "refused")
 BATCH, SEQ, TARGET = 2, 40, 24  # the pass that is counted; TARGET: decoder tokens behind an encoder of SEQ
 SHORT, LONG = 8, 72  # tokens held when the growth of the cache is read: inside every window, beyond every window
 LARGEST_RUN = 20_000_000  # parameters; a larger model is counted and not run
@@ -100,11 +100,11 @@ def new_model(model_type: str, class_name: str, given: Config, *, device: str) -
     """The model on `device`, weights tied."""
     torch.manual_seed(0)
     with torch.device(device):
-        model = getattr(transformers, class_name)(new_config(model_type, given)).eval()
+        model = getattr(transformers, class_name)(new_config(model_type, given)).eval().requires_grad_(False)  # noqa: FBT003 - PyTorch's
     model.tie_weights()
     if model_type == "t5" and given.get("tie_word_embeddings") is False and hasattr(model, "lm_head"):
         # The class of 5.24 ties whatever the file says; the checkpoints hold a head of their own, and 4.57 kept it.
-        model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
+        model.lm_head.weight = nn.Parameter(model.lm_head.weight.clone(), requires_grad=False)
     return model
 
 
@@ -136,10 +136,11 @@ def _head(model: Any) -> set[int]:
 def _routed(model: Any) -> Iterator[tuple[int, int, int]]:
     """(parameters, experts, chosen) of every set of routed experts."""
     text = model.config.get_text_config(decoder=True)
-    chosen = next((getattr(text, key) for key in ("num_experts_per_tok", "top_k_experts") if getattr(text, key, None)), None)
+    chosen = getattr(text.ffn_config, "moe_top_k", None) if hasattr(text, "ffn_config") else None
+    chosen = chosen or getattr(text, "num_experts_per_tok", None) or getattr(text, "top_k_experts", None)
     for name, module in model.named_modules():
-        if name.endswith(".experts") and hasattr(module, "num_experts"):
-            yield sum(weight.numel() for weight in module.parameters()), module.num_experts, chosen or text.ffn_config.moe_top_k
+        if chosen and name.endswith(".experts") and hasattr(module, "num_experts"):
+            yield sum(weight.numel() for weight in module.parameters()), module.num_experts, chosen
 
 
 # --- running -------------------------------------------------------------------------------------------------------
@@ -155,8 +156,12 @@ def inputs_of(model: Any, length: int) -> dict[str, torch.Tensor]:
     if model.main_input_name == "pixel_values" and not hasattr(config, "text_config"):
         return {"pixel_values": _images(config)}
     if config.is_encoder_decoder:
-        return {"input_ids": _tokens(config, SEQ), "decoder_input_ids": _tokens(config, TARGET if length == SEQ else length)}
+        tensors = {"input_ids": _tokens(config, SEQ), "decoder_input_ids": _tokens(config, TARGET if length == SEQ else length)}
+        classifies = type(model).__name__.endswith(("Classification", "Answering"))  # the decoder reads what the encoder reads
+        return {"input_ids": tensors["input_ids"]} if classifies else tensors
     tensors = {"input_ids": _tokens(text, min(length, _positions(text)))}
+    if type(model).__name__.endswith("MultipleChoice"):
+        tensors["input_ids"] = tensors["input_ids"][:, None]
     if config.model_type in ("clip", "siglip"):
         tensors["pixel_values"] = _images(config.vision_config)
     return tensors
@@ -234,11 +239,11 @@ def _needed(config: Any, stored: Facts) -> Facts:
 
 def _held(model: Any, length: int) -> dict[str, int]:
     """Elements held for one sequence after `length` tokens."""
+    griffin = model.config.model_type == "recurrent_gemma"  # hands no cache out, and keeps its states in its modules
+    store = transformers.DynamicCache(config=model.config) if griffin else None
     with torch.no_grad():
-        out = model(**inputs_of(model, length), use_cache=True)
-    store = out.get("past_key_values") or out.get("cache_params")
-    if store is None:
-        raise TypeError("the output holds no cache")
+        out = model(**inputs_of(model, length), use_cache=True, **({"cache": store} if griffin else {}))
+    store = store or out.get("past_key_values") or out.get("cache_params")
     total = dict.fromkeys(("self", "cross", "conv_state", "recurrent_state"), 0)
     parts = {"self": store.self_attention_cache, "cross": store.cross_attention_cache} if hasattr(store, "self_attention_cache") else {"self": store}
     for kind, part in parts.items():
@@ -246,6 +251,9 @@ def _held(model: Any, length: int) -> dict[str, int]:
             total[kind] += sum(_elements(value) for key, value in vars(layer).items() if key not in ("conv_states", "recurrent_states"))
             total["conv_state"] += _elements(getattr(layer, "conv_states", None))
             total["recurrent_state"] += _elements(getattr(layer, "recurrent_states", None))
+    for module in model.modules() if griffin else ():
+        total["conv_state"] += _elements(getattr(module, "conv1d_state", None))
+        total["recurrent_state"] += _elements(getattr(module, "recurrent_states", None))
     return total
 
 
@@ -261,7 +269,10 @@ def _elements(value: Any) -> int:
 
 def facts_of(model_type: str, case: Config) -> Facts:
     """All facts of one case; what could not be found is left out and `not_run` says why."""
-    facts = counts(new_model(model_type, case["class"], case["config"], device="meta"))
+    try:
+        facts = counts(new_model(model_type, case["class"], case["config"], device="meta"))
+    except Exception as error:  # noqa: BLE001 - the library refuses in many ways; the reason is recorded
+        return {"refused": _reason(error)}
     if facts["total_params"] > LARGEST_RUN:
         return facts | {"not_run": "large"}
     model = new_model(model_type, case["class"], case["config"], device="cpu")
@@ -269,10 +280,14 @@ def facts_of(model_type: str, case: Config) -> Facts:
         try:
             found = find(model)
         except Exception as error:  # noqa: BLE001 - the library fails in many ways; the reason is recorded
-            facts["not_run"] = f"{name}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:120]
+            facts["not_run"] = f"{name}: {_reason(error)}"
         else:
             facts |= {name: found} if found else {}
     return facts
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:120]
 
 
 class _Dumper(yaml.SafeDumper):

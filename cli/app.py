@@ -58,6 +58,8 @@ def run(args: list[str] | None = None) -> int:
         return _fail("out of memory; ask for fewer points or a smaller model", 1)
     except OSError as error:
         return _fail(f"{error.filename or 'input or output'}: {error.strerror or error}", 1)
+    if code == 130:  # the parser has caught the interrupt
+        return _fail("interrupted", 130)
     return code if isinstance(code, int) else 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -64,16 +65,24 @@ class Options:
     notes: tuple[str, ...] = field(default=())
 
 
-def split(text: str | None) -> list[str | None]:
+def split(text: str | None, name: str) -> list[str | None]:
     """The members of a list; None is a list of nothing said."""
     if text is None:
         return [None]
-    return list(units.parse_list(text, str.strip))
+    return list(units.parse_list(text, str.strip, name=name))
+
+
+def option_name(name: str) -> str:
+    """The option that a field comes from, as it is typed."""
+    return "MODEL" if name == "model" else f"--{name.replace('_', '-')}"
 
 
 def cases(options: Options) -> list[Case]:
     """Every combination of models, phases, formats, KV heads and devices."""
-    axes = [split(getattr(options, name)) for name in ("model", "phase", "weight_dtype", "kv_dtype", "activation_dtype", "gqa", "hardware")]
+    axes = [
+        split(getattr(options, name), option_name(name))
+        for name in ("model", "phase", "weight_dtype", "kv_dtype", "activation_dtype", "gqa", "hardware")
+    ]
     return [one_case(options, *chosen) for chosen in product(*axes)]
 
 
@@ -144,16 +153,21 @@ def checked_phase(options: Options, spec: ModelSpec, phase: str | None) -> Phase
 def token_axes(options: Options, spec: ModelSpec) -> tuple[dict[str, Sequence[int]], tuple[str, ...]]:
     """Batches, contexts and source lengths, and what was assumed for those not given."""
     said: list[str] = []
-    axes: dict[str, Sequence[int]] = {"batch": units.parse_list(options.batch, lambda text: units.parse_int(text, name="--batch"))}
+    axes: dict[str, Sequence[int]] = {"batch": numbers("--batch", options.batch, units.parse_int)}
     axes["context"] = contexts(options, spec, said)
     sourced = [stack for stack in spec.stacks if stack.tokens == "source"]
     if options.src is not None:
-        axes["source"] = units.parse_list(options.src, lambda text: units.parse_tokens(text, name="--src"))
+        axes["source"] = numbers("--src", options.src, units.parse_tokens)
     elif sourced:
         length = sourced[0].default_tokens or DEFAULT_SOURCE_TOKENS
         fixed = "fixed by the model" if sourced[0].default_tokens else "not given"
         said.append(f"source of {length} tokens ({fixed}; --src sets it)")
     return axes, tuple(said)
+
+
+def numbers(name: str, text: str, parse: Callable[..., int], *, allow_zero: bool = False) -> tuple[int, ...]:
+    """A list of whole numbers from the option `name`."""
+    return units.parse_list(text, partial(parse, name=name, allow_zero=allow_zero), name=name)
 
 
 def contexts(options: Options, spec: ModelSpec, said: list[str]) -> Sequence[int]:
@@ -162,7 +176,10 @@ def contexts(options: Options, spec: ModelSpec, said: list[str]) -> Sequence[int
         raise UsageError("--ctx and --cached both set the context; give one (--cached t is --ctx t+1)")
     if options.cached is not None:
         return tuple(
-            n + 1 for n in units.parse_list(options.cached, lambda text: units.parse_tokens(text, allow_zero=True, name="--cached"))
+            n + 1
+            for n in units.parse_list(
+                options.cached, lambda text: units.parse_tokens(text, allow_zero=True, name="--cached"), name="--cached"
+            )
         )
     limit = spec.main.max_positions
     if options.ctx is None:
@@ -170,7 +187,7 @@ def contexts(options: Options, spec: ModelSpec, said: list[str]) -> Sequence[int
         if spec.main.tokens != "image":
             said.append(f"context of {length} tokens (not given; --ctx sets it)")
         return (length,)
-    lengths = units.parse_list(options.ctx, lambda text: units.parse_tokens(text, name="--ctx"))
+    lengths = numbers("--ctx", options.ctx, units.parse_tokens)
     if limit is not None and max(lengths) > limit:
         said.append(f"{max(lengths)} tokens is beyond the {limit} positions the model was made for")
     return lengths

@@ -11,6 +11,8 @@ from .ledger import ledger, total
 from .rows import Row
 from .work import Pass
 
+OUTPUT = ("lm_head/weight", "lm_head/bias")  # the output matrix, and the second bias that BERT's library class keeps beside it
+
 
 @dataclass(frozen=True, kw_only=True)
 class Component:
@@ -53,7 +55,7 @@ def params(spec: s.ModelSpec) -> Params:
     rows = ledger(spec, Pass(context=1))
     count = total(rows, "params", per="copies")
     embedding = weights(row for row in rows if row.op == "embedding")
-    head = weights(row for row in rows if row.path == "lm_head/weight")
+    head = weights(row for row in rows if row.path in OUTPUT)
     rule = rule_of_thumb(spec)
     return Params(
         total_params=count,
@@ -134,12 +136,12 @@ def head_terms(outside: tuple[Row, ...]) -> Iterator[GapTerm]:
     """What stands on top."""
     yield GapTerm(
         name="output matrix",
-        params=weights(row for row in outside if row.path == "lm_head/weight"),
+        params=weights(row for row in outside if row.path in OUTPUT),
         why="the output head has weights of its own, not tied to the embedding",
     )
     yield GapTerm(
         name="other heads",
-        params=weights(row for row in outside if row.share == "head" and row.path != "lm_head/weight"),
+        params=weights(row for row in outside if row.share == "head" and row.path not in OUTPUT),
         why="pooler, classifier or prediction head",
     )
 

@@ -125,7 +125,7 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, rules: Rules) -> Tensor:
     if bias is not None:
         mask = (bias if mask is None else bias.masked_fill(~mask, -torch.inf)).to(q.dtype)
     # SDPA's own is_causal is aligned top-left: right only for T = S.
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=square, scale=rules.scale, enable_gqa=N != k.shape[1])
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=square, scale=rules.scale, enable_gqa=k.shape[1] != N)
 
 
 def sdpa_gap(rules: Rules) -> str | None:

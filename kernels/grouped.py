@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .masks import Rules, bias_block, reach, scale_of, shape_logits, visible
+from .masks import Rules, bias_block, reach, visible
 
 SPLIT = 512
 

@@ -69,7 +69,7 @@ def reach(rules: Rules, first: int, last: int, keys: int) -> tuple[int, int]:
 
 
 def visible(rules: Rules, rows: range, columns: range, device: torch.device) -> Tensor | None:
-    """bool [B or 1, 1, rows, columns], True where a query at a position in `rows` may attend a key in `columns`; None if all may."""
+    """Bool [B or 1, 1, rows, columns], True where a query at a position in `rows` may attend a key in `columns`; None if all may."""
     query, key = (torch.arange(r.start, r.stop, device=device) for r in (rows, columns))
     distance = query[:, None] - key
     parts = []

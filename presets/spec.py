@@ -39,6 +39,7 @@ class Linear(Data, frozen=True, tag="linear"):
         expand, merge: it runs at `expand` positions for every `merge` tokens of its stack (a projector that merges
             2 x 2 patches has merge=4).
         once: it runs once per sequence (a pooler, a classifier).
+        activation: elementwise function on its output (the tanh of BERT's pooler); changes no count.
     """
 
     name: Name
@@ -49,10 +50,14 @@ class Linear(Data, frozen=True, tag="linear"):
     expand: Size = 1
     merge: Size = 1
     once: bool = False
+    activation: str | None = None
 
 
 class Conv(Data, frozen=True, tag="conv"):
-    """A convolution over positions, weight [d_out, d_in / groups, *kernel]; positions are those of its output."""
+    """A convolution over positions, weight [d_out, d_in / groups, *kernel]; positions are those of its output.
+
+    `activation`: elementwise function on its output (the GELUs of Whisper's stem); changes no count.
+    """
 
     name: Name
     d_in: Size
@@ -64,6 +69,7 @@ class Conv(Data, frozen=True, tag="conv"):
     expand: Size = 1
     merge: Size = 1
     once: bool = False
+    activation: str | None = None
 
 
 NORM_VECTORS = {"layer": 2, "layer_unbiased": 1, "layer_plain": 0, "rms": 1, "rms_plain": 0, "batch": 2}

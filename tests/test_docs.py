@@ -21,7 +21,10 @@ from tfm.cli.app import app
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-MODULES = sorted(path for folder in ("presets", "estimators", "kernels", "cli") for path in (ROOT / folder).rglob("*.py"))
+MODULES = sorted(
+    {*ROOT.glob("*.py"), *(path for folder in ("presets", "estimators", "kernels", "cli") for path in (ROOT / folder).rglob("*.py"))}
+    - {ROOT / "setup.py"}
+)
 SECONDS = 300
 BLOCK = re.compile(r"(?P<mark><!-- not run: [^\n]*\S -->\n+)?^```console\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
 # An example of --help that cannot run as it stands, and why.

@@ -16,14 +16,18 @@ ALLOWED = {
     "estimators": {"presets"},
     "kernels": {"presets", "estimators"},
     "cli": {"presets", "estimators", "kernels"},
+    "": {"presets", "estimators", "kernels", "cli"},  # the root: the public API over all of them
 }
 NEVER = {  # not even inside a function
     "presets": {"torch", "rich", "typer"},
     "estimators": {"torch", "rich", "typer"},
     "cli": {"torch"},
+    "": {"torch", "rich", "typer"},
 }
+FOR_ALL = {"__version__"}  # what the layers may take from the root
 LAZY = {"numpy", "scipy", "pydantic", "transformers", "tokenizers", "safetensors", "gguf", "huggingface_hub"}  # inside functions only
-SOURCES = sorted(path.relative_to(ROOT).as_posix() for folder in ALLOWED for path in (ROOT / folder).rglob("*.py"))
+FILES = [*ROOT.glob("*.py"), *(path for folder in filter(None, ALLOWED) for path in (ROOT / folder).rglob("*.py"))]
+SOURCES = sorted(path.relative_to(ROOT).as_posix() for path in FILES if path != ROOT / "setup.py")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,15 +63,20 @@ def statements(node: ast.AST, *, at_start: bool) -> Iterator[tuple[ast.AST, bool
         yield from statements(child, at_start=inner)
 
 
+def folder_of(path: str) -> str:
+    """The layer of a file, "" for the modules of the root."""
+    return Path(path).parent.parts[0] if "/" in path else ""
+
+
 def violations(source: str, path: str) -> list[str]:
     """What one file imports and must not, in words."""
-    folder = Path(path).parts[0]
+    folder = folder_of(path)
     found = []
     for item in imports(source, path):
         first, *rest = item.module.split(".")
         if first == "tfm":
-            layer = rest[0] if rest else ""
-            wrong = layer in ALLOWED and layer != folder and layer not in ALLOWED[folder]
+            layer = rest[0] if rest and rest[0] in ALLOWED else ""
+            wrong = layer not in {folder, *ALLOWED[folder]} and not FOR_ALL.intersection(rest)
         else:
             wrong = first in NEVER.get(folder, set()) or (first in LAZY and item.at_start and folder != "kernels")
         if wrong:
@@ -76,7 +85,7 @@ def violations(source: str, path: str) -> list[str]:
 
 
 def test_the_sources_are_found() -> None:
-    assert {Path(path).parts[0] for path in SOURCES} == set(ALLOWED)
+    assert {folder_of(path) for path in SOURCES} == set(ALLOWED)
 
 
 @pytest.mark.parametrize("path", SOURCES)
@@ -99,6 +108,9 @@ def test_layer(path: str) -> None:
         pytest.param("estimators/a.py", "from rich.table import Table", "rich.table.Table", id="estimators do not print"),
         pytest.param("kernels/a.py", "from ..cli.units import parse", "tfm.cli.units.parse", id="kernels do not know the command line"),
         pytest.param("cli/a.py", "from torch import nn", "torch.nn", id="torch outside kernels"),
+        pytest.param("estimators/a.py", "from .. import flops", "tfm.flops", id="the public API is above the layers"),
+        pytest.param("presets/a.py", "import tfm", "tfm", id="likewise by its name"),
+        pytest.param("api.py", "import numpy", "numpy", id="import tfm stays light"),
     ],
 )
 def test_a_violation_is_seen(path: str, source: str, wrong: str) -> None:
@@ -114,7 +126,8 @@ def test_a_violation_is_seen(path: str, source: str, wrong: str) -> None:
         pytest.param("estimators/a.py", "def f():\n    import numpy as np", id="numpy in a function"),
         pytest.param("estimators/a.py", "if TYPE_CHECKING:\n    import numpy as np", id="numpy for types"),
         pytest.param("kernels/a.py", "import torch\nfrom ..estimators import ledger", id="torch in kernels"),
-        pytest.param("cli/a.py", "import typer\nfrom .. import __version__", id="the root"),
+        pytest.param("cli/a.py", "import typer\nfrom .. import __version__", id="the version"),
+        pytest.param("api.py", "from .estimators.params import params", id="the root knows everyone"),
     ],
 )
 def test_a_right_import_is_let_through(path: str, source: str) -> None:

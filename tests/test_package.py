@@ -45,8 +45,10 @@ def metadata(wheel: zipfile.ZipFile, name: str) -> str:
 
 @pytest.mark.slow
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: zipfile.ZipFile) -> None:
-    ours = [path for folder in FOLDERS for pattern in ("*.py", "*.yaml") for path in (ROOT / folder).rglob(pattern)]
-    expected = {f"tfm/{path.relative_to(ROOT).as_posix()}" for path in ours} | {"tfm/__init__.py", "tfm/__main__.py", "tfm/py.typed"}
+    ours = {path for folder in FOLDERS for pattern in ("*.py", "*.yaml") for path in (ROOT / folder).rglob(pattern)}
+    ours |= {ROOT / "py.typed", *ROOT.glob("*.py")} - {ROOT / "setup.py"}
+    expected = {f"tfm/{path.relative_to(ROOT).as_posix()}" for path in ours}
+    assert {"tfm/__init__.py", "tfm/presets/models/llama-7b.yaml"} <= expected
     assert {name for name in wheel.namelist() if ".dist-info/" not in name} == expected
 
 

@@ -30,10 +30,12 @@ from .config import Config
 Projection = Literal["q", "k", "v", "o"]
 LONGEST_PATTERN = 64
 # Elementwise functions that the library knows; two of them learn numbers of their own.
-ACTIVATIONS = frozenset("""
+ACTIVATIONS = frozenset(
+    """
     gelu gelu_10 gelu_fast gelu_new gelu_python gelu_pytorch_tanh gelu_python_tanh gelu_accurate hardswish laplace leaky_relu
     linear mish quick_gelu relu relu2 relu6 sigmoid silu sqrtsoftplus swish tanh prelu xielu
-""".split())
+""".split()
+)
 ACT_PARAMS = {"prelu": 1, "xielu": 2}
 
 
@@ -92,7 +94,16 @@ def grouped(
         raise cfg.refuse(f"num_attention_heads {n} does not divide hidden_size {d_model}")
     if n % k:
         raise cfg.refuse(f"{kv_keys[0]} {k} does not divide num_attention_heads {n}")
-    return Heads(heads=n, kv_heads=k, head_dim=width or even_width(cfg, d_model, n))
+    return Heads(heads=n, kv_heads=k, head_dim=width or floor_width(cfg, d_model, n))
+
+
+def floor_width(cfg: Config, d_model: int, heads: int) -> int:
+    """d_model // heads, as classes have it that do not check the rest."""
+    if d_model < heads:
+        raise cfg.refuse(f"{heads} heads are more than the width {d_model}, and head_dim is not given")
+    if d_model % heads:
+        cfg.assume(f"head_dim is not given and {heads} heads do not divide {d_model}: {d_model // heads} as the library rounds it")
+    return d_model // heads
 
 
 def even_width(cfg: Config, d_model: int, heads: int) -> int:

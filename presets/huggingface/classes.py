@@ -14,9 +14,9 @@ ENDINGS = {
     "ForSequenceClassification": "sequence_classification",
     "ForTokenClassification": "token_classification",
     "ForQuestionAnswering": "question_answering",
+    "DoubleHeadsModel": "double_heads",
     "Model": "base",
 }
-DECODER_HEADS = ("causal_lm", "base", "sequence_classification", "token_classification", "question_answering")
 
 
 def class_name(cfg: Config) -> str | None:
@@ -59,6 +59,9 @@ def text_spec(cfg: Config, text: Text, *, base_has_head: bool = False) -> ModelS
     heads: tuple[Head, ...] = ()
     if kind == "causal_lm" or (kind == "base" and base_has_head):
         heads = (text.lm_head(),)
+    elif kind == "double_heads":
+        choice = Linear(name="weight", d_in=text.stack.d_model, d_out=1, bias=True, once=True)
+        heads = (text.lm_head(), Head(name="multiple_choice", stack=text.stack.name, parts=(choice,)))
     elif kind != "base":
         heads = (classifier(cfg, kind, text.head_width or text.stack.d_model, text.stack.name),)
     return ModelSpec(name=cfg.name, source=(cfg.source,), stacks=(text.stack,), heads=heads, extra=text.extra)

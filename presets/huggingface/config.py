@@ -5,6 +5,7 @@ Whatever a family reads through these methods counts as understood; `leftovers` 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
@@ -82,16 +83,16 @@ class Config:
         self._seen.update(keys)
 
     def raw(self, *keys: str, default: Any = None) -> Any:
-        """The first given of several names as it stands in the JSON (null included), else `default`."""
+        """The JSON value under the first of several names that is given and not null; null if all are; else `default`."""
         self._seen.update(keys)
         given = [key for key in keys if key in self._data]
         if not given:
             return default
-        first = self._data[given[0]]
-        for other in given[1:]:
-            if self._data[other] != first and self._data[other] is not None:
-                self.assume(f"{given[0]} = {shown(first)} was used, not {other} = {shown(self._data[other])}")
-        return first
+        filled = [key for key in given if self._data[key] is not None]
+        for other in filled[1:]:
+            if self._data[other] != self._data[filled[0]]:
+                self.assume(f"{filled[0]} = {shown(self._data[filled[0]])} was used, not {other} = {shown(self._data[other])}")
+        return self._data[filled[0]] if filled else None
 
     # --- numbers ------------------------------------------------------------------------------------------------
 
@@ -125,8 +126,8 @@ class Config:
             value = default
         if isinstance(value, _Required):
             raise self.refuse(f"{' or '.join(keys)} is missing")
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self.refuse(f"{keys[0]} must be a number, got {shown(value)}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise self.refuse(f"{keys[0]} must be a finite number, got {shown(value)}")
         return float(value)
 
     def optional_number(self, *keys: str) -> float | None:

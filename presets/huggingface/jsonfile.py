@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import stat
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -70,43 +71,42 @@ def read_text(path: Path) -> str:
 
 def parse(text: str, where: str) -> dict[str, Any]:
     """The JSON object in `text`."""
-
-    def refuse(why: str) -> ConfigError:
-        return ConfigError(f"{where}: {why}")
-
-    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        made = dict(items)
-        if len(made) != len(items):
-            seen: set[str] = set()
-            twice = next(key for key, _ in items if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-            raise refuse(f"the key {shown(twice)} stands twice; which one is meant?")
-        return made
-
-    def whole(digits: str) -> int:
-        if len(digits) > MOST_DIGITS:
-            raise refuse(f"a number of {len(digits)} digits")
-        return int(digits)
-
-    def real(digits: str) -> float:
-        value = float(digits)
-        if not math.isfinite(value):
-            raise refuse(f"{shown(digits)} is no finite number")
-        return value
-
-    def constant(word: str) -> float:
-        raise refuse(f"{word} is no JSON number")
-
     try:
-        value = json.loads(text, object_pairs_hook=pairs, parse_int=whole, parse_float=real, parse_constant=constant)
+        value = json.loads(text, object_pairs_hook=unique, parse_int=whole, parse_constant=constant)
     except json.JSONDecodeError as error:
-        raise refuse(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
+        raise ConfigError(f"{where}: not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
     except RecursionError:
-        raise refuse(f"nested deeper than {MOST_DEPTH} levels") from None
+        raise ConfigError(f"{where}: nested deeper than {MOST_DEPTH} levels") from None
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from None
     if not isinstance(value, dict):
-        raise refuse(f"must be a JSON object with a model_type, got {kind_of(value)}")
+        raise ConfigError(f"{where}: must be a JSON object with a model_type, got {kind_of(value)}")
     if depth(value) > MOST_DEPTH:
-        raise refuse(f"nested deeper than {MOST_DEPTH} levels")
+        raise ConfigError(f"{where}: nested deeper than {MOST_DEPTH} levels")
     return value
+
+
+def unique(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys differ; ValueError otherwise."""
+    made = dict(items)
+    if len(made) != len(items):
+        twice = next(key for key, count in Counter(key for key, _ in items).items() if count > 1)
+        raise ValueError(f"the key {shown(twice)} stands twice; which one is meant?")
+    return made
+
+
+def whole(digits: str) -> int:
+    """An integer of a sane length; ValueError otherwise."""
+    if len(digits) > MOST_DIGITS:
+        raise ValueError(f"a number of {len(digits)} digits is no size of a model")
+    return int(digits)
+
+
+def constant(word: str) -> float:
+    """Python writes Infinity into files (Mamba's time_step_limit): passed on, refused where a size is read. NaN is not."""
+    if word == "NaN":
+        raise ValueError("NaN is no JSON number")
+    return math.inf if word == "Infinity" else -math.inf
 
 
 def kind_of(value: Any) -> str:

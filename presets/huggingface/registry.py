@@ -151,7 +151,7 @@ def refuse_leftovers(cfg: Config, *, lenient: bool) -> None:
 
 def note_quantization(cfg: Config) -> None:
     """Say that a checkpoint's quantisation does not decide the weight dtype here."""
-    found = cfg.raw("quantization_config", "compression_config")
+    found = cfg.raw("quantization_config", "compression_config", "quantization")
     if isinstance(found, dict):
         method = found.get("quant_method")
         what = printable(method) if isinstance(method, str) else "unnamed"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, Literal
 
 from ..spec import Rope, RopeScaling
 from .config import Config
 
+Recipe = Literal["linear", "dynamic", "ntk", "yarn", "llama3", "longrope", "proportional"]
 # Names that files use, and the recipe they mean; None is plain rotation.
-RECIPES: dict[str, str | None] = {
+RECIPES: dict[str, Recipe | None] = {
     "default": None, "mrope": None, "linear": "linear", "dynamic": "dynamic", "ntk": "ntk", "yarn": "yarn",
     "deepseek_yarn": "yarn", "llama3": "llama3", "longrope": "longrope", "su": "longrope", "proportional": "proportional",
 }  # fmt: skip
@@ -71,8 +73,8 @@ def scaling(cfg: Config, given: dict[str, Any]) -> RopeScaling | None:
     numbers = {key: value for key in NUMBERS if (value := plain_number(given.get(key), None)) is not None}
     original = given.get("original_max_position_embeddings", cfg.raw("original_max_position_embeddings"))
     return RopeScaling(
-        type=recipe,  # type: ignore[arg-type]
-        original_positions=original if isinstance(original, int) and 0 < original < 2**31 else None,
+        type=recipe,
+        original_positions=original if type(original) is int and 0 < original < 2**31 else None,
         short_factor=floats(given.get("short_factor")),
         long_factor=floats(given.get("long_factor")),
         truncate=given.get("truncate") is not False,
@@ -83,16 +85,17 @@ def scaling(cfg: Config, given: dict[str, Any]) -> RopeScaling | None:
 def sections(given: dict[str, Any]) -> tuple[int, ...] | None:
     """Widths that time, height and width take."""
     found = given.get("mrope_section")
-    if not isinstance(found, list) or not all(isinstance(item, int) and 0 < item < 2**31 for item in found):
+    if not isinstance(found, list) or not all(type(item) is int and 0 < item < 2**31 for item in found):
         return None
     return tuple(found)
 
 
 def plain_number(value: Any, default: float | None) -> float | None:
     """A JSON number as a float."""
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
+    finite = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if finite else default
 
 
 def floats(value: Any) -> tuple[float, ...]:
     """A list of JSON numbers as floats."""
-    return tuple(float(item) for item in value if isinstance(item, int | float)) if isinstance(value, list) else ()
+    return tuple(float(item) for item in value if plain_number(item, None) is not None) if isinstance(value, list) else ()

@@ -32,6 +32,8 @@ class Sizes:
 
 def sizes(cfg: Config, *, vocab: int, d_model: int, d_ff: int, depth: int, positions: int = 2048, act: str = "silu") -> Sizes:
     """The usual keys, with a family's defaults."""
+    if cfg.raw("use_sliding_window") is False:
+        cfg.ignore("sliding_window")  # said to be unused; a family that has windows reads both
     return Sizes(
         vocab=cfg.integer("vocab_size", default=vocab),
         d_model=cfg.integer("hidden_size", default=d_model),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from tfm.presets import device as module
 from tfm.presets.device import Device, device_aliases, device_from_yaml, device_names, load_device
 from tfm.presets.errors import UnknownNameError, UnreadableError, UsageError

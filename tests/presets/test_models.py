@@ -80,7 +80,7 @@ def parameters(spec: ModelSpec) -> tuple[int, int, int]:
 
 def kept(spec: ModelSpec, of: str, policy: str = "minimal", **options: Any) -> int:
     """Bytes at 2 an element that are kept between steps."""
-    held = [getattr(row.store, policy) * row.repeat for row in rows_of(spec, **options) if row.store and row.store.of == of]
+    held: list[int] = [getattr(row.store, policy) * row.repeat for row in rows_of(spec, **options) if row.store and row.store.of == of]
     return 2 * sum(held)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from tfm.presets.errors import UnreadableError
 from tfm.presets.plain_yaml import MAX_BYTES, MAX_DEPTH, MAX_VALUES, parse_yaml, read_yaml
 

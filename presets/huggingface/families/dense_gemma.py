@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...spec import Full, HeadNorm, Local, Mask
+from ...spec import Full, HeadNorm, Local, Mask, Sliding
 from ..blocks import Heads, Text, activation, biases, gated, grouped, rms, sliding_types
+from ..classes import head_kind
 from ..config import Config
 from ..registry import text_family
 from ..rope import rope
@@ -24,9 +25,7 @@ def gemma_sizes(cfg: Config, *, vocab: int, d_model: int, d_ff: int, depth: int,
     )
 
 
-def gemma_like(
-    cfg: Config, size: Sizes, shape: Heads, sights: Sequence[Sight], *, order: Order, head_norm: HeadNorm | None = None
-) -> Text:
+def gemma_like(cfg: Config, size: Sizes, shape: Heads, sights: Sequence[Sight], *, order: Order, head_norm: HeadNorm | None = None) -> Text:
     """What all of them share: biases by one flag, weights that multiply as 1 + w, an embedding times sqrt(d_model)."""
     bias = cfg.flag("attention_bias", default=False)
     return standard(
@@ -72,23 +71,26 @@ def gemma3(cfg: Config) -> Text:
     size = gemma_sizes(cfg, vocab=262208, d_model=2304, d_ff=9216, depth=26, positions=131072)
     shape = grouped(cfg, size.d_model, heads=8, kv_heads=4, head_dim=256, must_divide=True)
     window = cfg.optional_integer("sliding_window", default=4096)
+    bidirectional = cfg.flag("use_bidirectional_attention", default=False)
+    embeds = head_kind(cfg) == "base"  # EmbeddingGemma; with a head it generates, and so looks back only
+    if bidirectional and window is not None:
+        window = window // 2 + 1
     pattern = cfg.integer("sliding_window_pattern", "_sliding_window_pattern", default=6)
     types = sliding_types(cfg, size.depth, lambda index: (index + 1) % pattern != 0)
     local = rope(cfg, shape.head_dim, kind="sliding_attention", theta_key="rope_local_base_freq")
     full = rope(cfg, shape.head_dim, kind="full_attention", theta=1000000.0)
     sights = by_kind(types, window, local, full=full)
     head_norm = HeadNorm(eps=rms(cfg).eps, unit_offset=True)
-    if not cfg.flag("use_bidirectional_attention", default=False):
-        return gemma_like(cfg, size, shape, sights, order="sandwich", head_norm=head_norm)
-    text = gemma_like(cfg, size, shape, both_ways(sights, window), order="sandwich", head_norm=head_norm)
-    return text.restack(role="encoder")  # no cache
+    if embeds and bidirectional:
+        sights = both_ways(sights, window)
+    text = gemma_like(cfg, size, shape, sights, order="sandwich", head_norm=head_norm)
+    return text.restack(role="encoder") if embeds and bidirectional else text
 
 
 def both_ways(sights: Sequence[Sight], window: int | None) -> list[Sight]:
-    """EmbeddingGemma: every token sees both ways, a sliding layer at most half of the window to either side."""
-    reach = None if window is None else window // 2
+    """Every token sees both ways, on a sliding layer less than the window to either side."""
     made = []
     for sight in sights:
-        mask: Mask = Full() if reach is None or sight.name == "global" else Local(reach=max(reach, 1))
+        mask: Mask = Local(reach=max((window or 0) - 1, 1)) if isinstance(sight.mask, Sliding) else Full()
         made.append(Sight(name=sight.name, mask=mask, position=sight.position))
     return made

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from ...spec import Alibi, Embedding, Layer, Linear, Norm, Part, Stack, Sublayer
-from ..blocks import Heads, Text, activation, biases, compress, even_width, grouped, layer_norm, plain, window_mask
+from ..blocks import Heads, Text, activation, biases, compress, even_width, grouped, layer_norm, plain
 from ..config import Config
 from ..registry import text_family
 from ..rope import rope
-from ..standard import Sight, Sizes, alike, self_attention, sizes, standard, tied
+from ..standard import Sizes, alike, by_kind, self_attention, sizes, standard, tied
 
+NEO_KINDS = {"global": "full_attention", "local": "sliding_attention"}
 SUMMARY = ("summary_proj_to_labels", "summary_use_proj", "n_special", "predict_special_tokens", "afn", "summary_type")
 
 
@@ -78,16 +79,11 @@ def gpt_neo(cfg: Config) -> Text:
     window = cfg.integer("window_size", default=256)
     kinds = neo_kinds(cfg, size.depth)
     cfg.ignore("attention_layers", *SUMMARY)
-    mixed = len(set(kinds)) > 1
-    sights = [
-        Sight(name=("sliding" if kind == "local" else "global") * mixed, mask=window_mask(window if kind == "local" else None), position=None)
-        for kind in kinds
-    ]
     text = standard(
         size,
         self_attention(shape, bias=biases(out=True), scale=1.0),
         plain(size.d_ff, activation=size.act),
-        sights,
+        by_kind(kinds, window, None),
         norm=layer_norm(cfg, "layer_norm_epsilon"),
         tied=tied(cfg, default=True),
     )
@@ -100,8 +96,8 @@ def neo_kinds(cfg: Config, depth: int) -> list[str]:
     kinds: list[str] = []
     for entry in value if isinstance(value, list) else [value]:
         match entry:
-            case [list() as names, int() as times] if 0 <= times <= depth and set(map(str, names)) <= {"global", "local"}:
-                kinds += [str(name) for name in names] * times
+            case [list() as names, int() as times] if 0 <= times <= depth and set(map(str, names)) <= set(NEO_KINDS):
+                kinds += [NEO_KINDS[name] for name in names] * times
             case _:
                 raise cfg.refuse("attention_types must list [[kinds], times], the kinds global or local")
     if len(kinds) != depth:
@@ -166,7 +162,7 @@ def mpt(cfg: Config) -> Text:
 
 def refuse_mpt_options(cfg: Config, heads: int) -> None:
     """Options that MPT's own code has and the library's class does not build."""
-    cfg.ignore("learned_pos_emb", "no_bias", "logit_scale", "emb_pdrop", "resid_pdrop", "verbose", "init_config", "norm_type", "init_device")
+    cfg.ignore("learned_pos_emb", "no_bias", "init_config", "embedding_fraction")
     section = cfg.section("attn_config")
     if section is None:
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...spec import Causal, FeedForward, HeadNorm, Norm
+from ...spec import FeedForward, HeadNorm, Norm
 from ..blocks import Heads, Text, activation, biases, gated, grouped, layer_norm, plain, rms, sliding_types
 from ..config import Config
 from ..registry import text_family
@@ -82,6 +82,7 @@ def nemotron(cfg: Config) -> Text:
 def hunyuan(cfg: Config) -> Text:
     """Hunyuan dense: LLaMA with normed queries and keys."""
     size = sizes(cfg, vocab=290943, d_model=4096, d_ff=11008, depth=32)
+    cfg.ignore("use_qk_norm", "attention_head_dim", "cla_share_factor", "dense_list", "use_rotary_pos_emb", "norm_type")
     return llama_like(
         cfg,
         size,
@@ -180,7 +181,11 @@ def smollm3(cfg: Config) -> Text:
     types = sliding_types(cfg, size.depth, lambda index: window is not None and not rotated[index])
     position = rope(cfg, shape.head_dim, theta=2000000.0)
     sights = [
-        Sight(name=sight.name or ("rope" if turns else "nope") * (len(set(rotated)) > 1), mask=sight.mask, position=position if turns else None)
+        Sight(
+            name=sight.name or ("rope" if turns else "nope") * (len(set(rotated)) > 1),
+            mask=sight.mask,
+            position=position if turns else None,
+        )
         for sight, turns in zip(by_kind(types, window, position), rotated, strict=True)
     ]
     bias = cfg.flag("attention_bias", default=False)

@@ -127,7 +127,7 @@ def qwen(cfg: Config) -> Text:
     heads = cfg.integer("num_attention_heads", default=32)
     if size.d_ff % 2:
         raise cfg.refuse(f"intermediate_size {size.d_ff} must be even: it is the width of both halves")
-    shape = Heads(heads=heads, kv_heads=heads, head_dim=cfg.integer("kv_channels", default=128))
+    shape = Heads(heads=heads, kv_heads=heads, head_dim=cfg.optional_integer("kv_channels") or even_width(cfg, size.d_model, heads))
     bias = not cfg.flag("no_bias", default=True)
     cfg.ignore("seq_length", "onnx_safe", "softmax_in_fp32", "use_cache_quantization", "use_cache_kernel")
     return standard(

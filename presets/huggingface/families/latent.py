@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from ...spec import Causal, FeedForward, Indexer, LatentAttention, MoE
 from ..blocks import Text, decoder, gated, layer_types, rms
 from ..config import Config, shown
 from ..registry import text_family
 from ..rope import rope
 from ..standard import Sizes, sizes, tied
-from .moe_blocks import Branch, Scoring, Correction, dense_first, feeds_of, routing, two_branches, unread
+from .moe_blocks import Branch, Correction, Scoring, dense_first, feeds_of, routing, two_branches, unread
 
 INDEXED = ("indexed_attention", "deepseek_sparse_attention")
 
@@ -45,11 +47,13 @@ def shared_and_routed(
     """`n_routed_experts`, and one expert as wide as `n_shared_experts` of them that always runs."""
     width = cfg.integer("moe_intermediate_size", default=d_ff)
     beside = cfg.optional_integer("n_shared_experts", default=shared, least=0) or 0
+    count = cfg.integer("num_experts", "n_routed_experts", "num_local_experts", default=experts)
     chosen = cfg.optional_integer("num_experts_per_tok", default=top_k)
-    if chosen is None:
-        raise cfg.refuse("num_experts_per_tok is missing: how many experts does a token use?")
+    if chosen is None:  # the class of DeepSeek-V2 has no default: it can be counted, but not run
+        chosen = min(6, count)
+        cfg.assume(f"num_experts_per_tok is not given; {chosen} was assumed, as in DeepSeek-V2")
     return MoE(
-        experts=cfg.integer("n_routed_experts", "num_local_experts", "num_experts", default=experts),
+        experts=count,
         top_k=chosen,
         expert=gated(width, activation=size.act),
         shared=gated(width * beside, activation=size.act, bias=mlp_bias) if beside else None,
@@ -116,7 +120,7 @@ def indexed(cfg: Config, size: Sizes, attention: LatentAttention, own: tuple[boo
     layer_types(cfg, size.depth, INDEXED)
     made = {}
     for has in set(own):
-        mixer = LatentAttention(**{f: getattr(attention, f) for f in attention.__struct_fields__ if f != "indexer"}, indexer=indexer(cfg, attention, heads=heads, own=has))
+        mixer = msgspec.structs.replace(attention, indexer=indexer(cfg, attention, heads=heads, own=has))
         made[has] = Branch("indexed" if has else "reused", mixer)
     return [made[has] for has in own]
 

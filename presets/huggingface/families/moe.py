@@ -38,6 +38,8 @@ def olmoe(cfg: Config) -> Text:
     """OLMoE (Muennighoff et al. 2024, arXiv:2409.02060): one norm over all queries and one over all keys."""
     size = sizes(cfg, vocab=50304, d_model=2048, d_ff=2048, depth=16, positions=4096)
     shape = grouped(cfg, size.d_model, heads=16)
+    if shape.heads * shape.head_dim != size.d_model:
+        raise cfg.refuse(f"head_dim {shape.head_dim} x {shape.heads} heads is not hidden_size {size.d_model}, which the norm on queries is over")
     bias = cfg.flag("attention_bias", default=False)
     cfg.ignore("clip_qkv")
     norm = rms(cfg, default=1e-5)

@@ -26,10 +26,8 @@ def stepped_feeds(cfg: Config, size: Sizes, *, experts: int, top_k: int, d_ff: i
     def is_routed(index: int) -> bool:
         return count > 0 and index not in dense_layers and (index + 1) % step == 0
 
-    routed = None
-    if count:
-        beside = shared_expert(cfg, shared, size.act) if shared is not None else {}
-        routed = MoE(experts=count, top_k=chosen, expert=gated(width, activation=size.act), **beside, **how)
+    beside = shared_expert(cfg, shared, size.act) if shared is not None else {}
+    routed = MoE(experts=count, top_k=chosen, expert=gated(width, activation=size.act), **beside, **how) if count else None
     return feeds_of(size.depth, is_routed, gated(size.d_ff, activation=size.act), routed)
 
 

@@ -1,0 +1,92 @@
+"""The Python API: what the commands do, as functions of a name or a `ModelSpec`.
+
+>>> import tfm
+>>> tfm.params("llama-7b").total_params
+6738415616
+>>> tfm.kvcache("llama-2-70b", context=4096).kv_bytes
+1342177280
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from .presets.loader import load_model
+
+if TYPE_CHECKING:
+    from .estimators.flops import Flops
+    from .estimators.kvcache import KvCache
+    from .estimators.latency import Latency
+    from .estimators.memory import Memory, Recipe
+    from .estimators.params import Params
+    from .estimators.rows import Row
+    from .estimators.work import Pass
+    from .presets.device import Device
+    from .presets.spec import ModelSpec
+
+
+def model(name: str | ModelSpec) -> ModelSpec:
+    """The model called `name` (a preset, or a path to a config.json), or the spec itself. Raises TfmError."""
+    return load_model(name) if isinstance(name, str) else name
+
+
+def device(name: str | Device) -> Device:
+    """The device called `name`, or the device itself. Raises UnknownNameError."""
+    from .presets.device import load_device
+
+    return load_device(name) if isinstance(name, str) else name
+
+
+def work(given: Pass | None, **fields: object) -> Pass:
+    """A pass from fields: phase, batch, context, source, images, weight_dtype, kv_dtype, activation_dtype ...
+
+    Formats may be names. batch, context and source may be numpy arrays of one shape: all points in one call.
+    """
+    from .estimators.work import Pass
+    from .presets.dtypes import get_dtype
+
+    named = {key: get_dtype(value) if key.endswith("_dtype") and isinstance(value, str) else value for key, value in fields.items()}
+    return replace(given or Pass(), **named)  # type: ignore[arg-type]
+
+
+def ledger(name: str | ModelSpec, given: Pass | None = None, **fields: object) -> tuple[Row, ...]:
+    """The rows that every figure is a sum over."""
+    from .estimators.ledger import ledger as rows
+
+    return rows(model(name), work(given, **fields))
+
+
+def params(name: str | ModelSpec) -> Params:
+    """Exact parameters, their breakdown, and the gap to the rule of thumb, term by term."""
+    from .estimators.params import params as count
+
+    return count(model(name))
+
+
+def flops(name: str | ModelSpec, given: Pass | None = None, **fields: object) -> Flops:
+    """FLOPs of a pass: `tfm.flops("llama-2-7b", context=4096)`."""
+    from .estimators.flops import flops as count
+
+    return count(model(name), work(given, **fields))
+
+
+def kvcache(name: str | ModelSpec, given: Pass | None = None, **fields: object) -> KvCache:
+    """Bytes of the cache under each policy."""
+    from .estimators.kvcache import kvcache as count
+
+    return count(model(name), work(given, **fields))
+
+
+def memory(name: str | ModelSpec, given: Pass | None = None, recipe: Recipe | None = None, **fields: object) -> Memory:
+    """What has to fit: weights, cache, activations; with phase="train" gradients and optimizer."""
+    from .estimators.memory import memory as count
+
+    return count(model(name), work(given, **fields), recipe)
+
+
+def latency(name: str | ModelSpec, hardware: str | Device, given: Pass | None = None, **fields: object) -> Latency:
+    """Roofline of prefill and of a decode step on a device."""
+    from .estimators.latency import latency as count
+
+    return count(model(name), work(given, **fields), device(hardware))
