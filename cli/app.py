@@ -1,4 +1,4 @@
-"""The command line: commands are registered here, and errors become text and an exit code here and nowhere else."""
+"""The command line: its root is here (commands in `lazy.py`), and errors become text and an exit code here and nowhere else."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import typer
 
 from .. import __version__
 from ..presets.errors import TfmError
-from . import flops, hardware, kvcache, latency, memory, models, params, show
+from .lazy import LazyGroup
 
 app = typer.Typer(
     name="tfm",
+    cls=LazyGroup,
     help="The arithmetic of transformers: exact, explained, and proven on the machine at hand.",
     rich_markup_mode=None,
     no_args_is_help=True,
@@ -30,10 +31,6 @@ def _version(asked: bool) -> None:
 @app.callback()
 def root(version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version and exit.")) -> None:
     """The arithmetic of transformers: exact, explained, and proven on the machine at hand."""
-
-
-for module in (params, flops, kvcache, memory, latency, models, hardware, show):
-    module.register(app)
 
 
 def main(args: list[str] | None = None) -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from ..estimators.rows import Row
 from .output import Explanation
 from .quantities import Quantity
 
 
-@dataclass(frozen=True, kw_only=True)
-class Formula:
+class Formula(msgspec.Struct, frozen=True, kw_only=True):
     """A formula in symbols, its source and what it leaves out."""
 
     title: str

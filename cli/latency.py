@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from . import options as o
@@ -72,8 +72,7 @@ def register(app: typer.Typer) -> None:
     app.command()(latency)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Found:
+class Found(msgspec.Struct, frozen=True, kw_only=True):
     """The two passes, and a whole generation where it was asked for."""
 
     latency: Latency

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from . import options as o
@@ -91,8 +91,7 @@ def read_recipe(optimizer: str, gradient_dtype: str, recompute: str, *, master_w
     return Recipe(optimizer=optimizer, gradient_dtype=gradients, master_weights=master_weights, recompute=recompute)  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Found:
+class Found(msgspec.Struct, frozen=True, kw_only=True):
     """The memory, and how it compares with a device."""
 
     memory: Memory

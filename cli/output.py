@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from os import PathLike
+
+import msgspec
 
 from ..presets.errors import UsageError
 from .quantities import Quantity, clean, format_with_exact, plain
@@ -26,8 +27,7 @@ SCHEMA = "tfm/1"
 DISTRIBUTION = "tfm-toolkit"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Explanation:
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """Where one number comes from.
 
     Attributes:
@@ -49,8 +49,7 @@ class Explanation:
     assumptions: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """What a command found: `result` and `terms` for machines, `tables` and `explanations` for people.
 
     `notes` are warnings; they go to stderr whatever the form. A swept answer has its flat results in `result["rows"]`.

@@ -54,33 +54,43 @@ def counted(model: str | None, gqa: str | None, presets: str | None, *, lenient:
     from ..estimators.params import params as count
     from ..presets.errors import UsageError
     from .output import Answer
-    from .request import Options, cases, point_inputs
 
     if model is None:
         raise UsageError("which model? give a name (`tfm models` lists them), a config.json, or --solve 7B")
-    found = cases(Options(model=model, gqa=gqa, presets=presets, lenient=lenient, ctx="1"))
-    if len(found) > 1:
-        rows = [{"model": case.spec.name, **dict(case.labels), **figures(count(case.spec))} for case in found]
-        notes = tuple(dict.fromkeys(line for case in found for line in case.spec.assumptions))
-        return Answer(
-            command="params",
-            inputs={"model": [case.spec.name for case in found]},
-            assumptions=notes,
-            result={"rows": rows},
-            tables=(many(rows),),
-        )
-    case = found[0]
-    answer = count(case.spec)
-    inputs = {name: value for name, value in point_inputs(case).items() if name in ("model", "gqa")}
+    specs = variants(model, gqa, presets, lenient=lenient)
+    if len(specs) > 1:
+        rows = [{"model": spec.name, **({"gqa": heads} if heads else {}), **figures(count(spec))} for spec, heads in specs]
+        notes = tuple(dict.fromkeys(line for spec, _ in specs for line in spec.assumptions))
+        inputs: dict[str, object] = {"model": list(dict.fromkeys(spec.name for spec, _ in specs))}
+        return Answer(command="params", inputs=inputs, assumptions=notes, result={"rows": rows}, tables=(many(rows),))
+    spec, heads = specs[0]
+    answer = count(spec)
     return Answer(
         command="params",
-        inputs=inputs,
-        assumptions=assumptions(case.spec, answer),
+        inputs={"model": spec.name, **({"gqa": heads} if heads else {})},
+        assumptions=assumptions(spec, answer),
         result=figures(answer),
         terms=tuple(terms(answer)),
-        tables=(summary(case.spec, answer), breakdown(answer), gap_table(answer)) + ((ledger_table(answer),) if explain else ()),
-        explanations=explanations(case.spec, answer) if explain else (),
+        tables=(summary(spec, answer), breakdown(answer), gap_table(answer)) + ((ledger_table(answer),) if explain else ()),
+        explanations=explanations(spec, answer) if explain else (),
     )
+
+
+def variants(model: str, gqa: str | None, presets: str | None, *, lenient: bool) -> list[tuple[ModelSpec, int | None]]:
+    """Every model asked for with every number of KV heads asked for."""
+    from pathlib import Path
+
+    from ..presets.loader import load_model
+    from . import units
+
+    folders = (Path(presets).expanduser(),) if presets else ()
+    specs = [load_model(name, folders, lenient=lenient) for name in units.parse_list(model, str.strip, name="MODEL")]
+    if gqa is None:
+        return [(spec, None) for spec in specs]
+    from ..presets.variants import with_kv_heads
+
+    heads = units.parse_list(gqa, lambda text: units.parse_int(text, name="--gqa"), name="--gqa")
+    return [(with_kv_heads(spec, n), n) for spec in specs for n in heads]
 
 
 def figures(answer: Params) -> dict[str, object]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
+
+import msgspec
 
 from . import units
 from .units import UNKNOWN, Ladder
@@ -33,16 +34,14 @@ class Kind(Enum):
     TEXT = "text"
 
 
-@dataclass(frozen=True, slots=True)
-class Quantity:
+class Quantity(msgspec.Struct, frozen=True):
     """A raw value in base units and its kind; `value` None is what is not known."""
 
     value: object
     kind: Kind
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnText:
+class ColumnText(msgspec.Struct, frozen=True):
     """A formatted column: the one unit of all its cells ("" for none), and the cells without it."""
 
     unit: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+import msgspec
 
 from .output import Answer, Explanation
 from .request import Case, Options, cases, is_single, point_inputs, single, table_rows
@@ -13,8 +14,7 @@ from .tables import Table, table_of
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Question(Generic[R]):
+class Question(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
     """One command: how it computes and how it shows what it found.
 
     Attributes:

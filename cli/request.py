@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from ..estimators.sweep import at_point, sweep
 from ..estimators.work import DEFAULT_SOURCE_TOKENS, Pass, Phase
@@ -23,8 +25,7 @@ DEFAULT_CONTEXT = 4096
 PHASES: tuple[Phase, ...] = ("prefill", "decode", "train")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Case:
+class Case(msgspec.Struct, frozen=True, kw_only=True):
     """One model in one setting; batch, context and source may still be lists, swept at once."""
 
     spec: ModelSpec
@@ -36,8 +37,7 @@ class Case:
     assumptions: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(msgspec.Struct, frozen=True, kw_only=True):
     """What was typed, shared by the arithmetic commands; None is what was not said or does not apply."""
 
     model: str
@@ -62,7 +62,7 @@ class Options:
     needs_device: bool = False
     caches: bool = False
     both_phases: bool = False
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = msgspec.field(default=())
 
 
 def split(text: str | None, name: str) -> list[str | None]:

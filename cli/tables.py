@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from .quantities import Kind, Quantity, exact_digits, format_column, header_of, kind_of
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(msgspec.Struct, frozen=True):
     """One column of a table.
 
     Attributes:
@@ -35,8 +35,7 @@ class Column:
         return self.kind is Kind.TEXT
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(msgspec.Struct, frozen=True):
     """A table for people: rows of raw values (or `Quantity`, where a cell has its own unit), or mappings by name."""
 
     title: str

@@ -13,9 +13,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TypeVar
+
+import msgspec
 
 from ..presets.errors import UsageError
 
@@ -52,8 +53,7 @@ FLOPS_PER_S = _ladder("FLOP/s kFLOP/s MFLOP/s GFLOP/s TFLOP/s", 1000)
 # --- what may be typed -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Grammar:
+class _Grammar(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of value: its suffixes, its range in base units, and the words for an error."""
 
     units: Mapping[str, Factor]
@@ -62,7 +62,7 @@ class _Grammar:
     whole: bool = True  # a fraction of a base unit is refused ...
     rounds: bool = False  # ... or, where a suffix was given, rounded to the nearest one
     what: str
-    hints: Mapping[str, str] = field(default_factory=dict)  # suffixes refused for a reason worth saying
+    hints: Mapping[str, str] = msgspec.field(default_factory=dict)  # suffixes refused for a reason worth saying
 
     def allowed(self, *, allow_zero: bool) -> str:
         """What is allowed, for an error message."""

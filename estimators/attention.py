@@ -7,7 +7,8 @@ Scores: [B,N,T,H] @ [B,N,H,S] -> [B,N,T,S]; values: [B,N,T,S] @ [B,N,S,Hv] -> [B
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ..presets.spec import NORM_VECTORS, Attention, Disentangled, HeadNorm, Indexer, LatentAttention, Mask, Sliding
 from .counts import Number, attended_pairs, kept_tokens, matmul_flops, smaller

@@ -11,7 +11,8 @@ constant size, the window's past tokens and, where entries overlap, the last ful
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ..presets.spec import CompressedAttention, Indexer, Sliding
 from .attention import core, in_pages

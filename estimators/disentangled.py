@@ -7,7 +7,8 @@ c2p: [B,N,T,H] @ [N,H,2r] -> [B,N,T,2r], p2c: [B,N,S,H] @ [N,H,2r] -> [B,N,S,2r]
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ..presets.spec import Attention, Disentangled
 from .counts import Number, matmul_flops, smaller

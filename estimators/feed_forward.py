@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ..presets.spec import FeedForward, MoE
 from .counts import expected_distinct, matmul_flops

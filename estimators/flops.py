@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from ..presets.spec import ModelSpec
 from .counts import Number
@@ -11,8 +11,7 @@ from .rows import Row
 from .work import Pass, tokens_of
 
 
-@dataclass(frozen=True, kw_only=True)
-class Flops:
+class Flops(msgspec.Struct, frozen=True, kw_only=True):
     """FLOPs of one pass; total = linear + attention + head.
 
     `rule_flops`: 2·P a token (6·P in training), P the active parameters (Kaplan et al. 2020, section 2.1);

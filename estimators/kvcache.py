@@ -8,7 +8,9 @@ layers share.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from ..presets.spec import ModelSpec
 from .counts import Number
@@ -25,8 +27,7 @@ POLICIES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class KvCache:
+class KvCache(msgspec.Struct, frozen=True, kw_only=True):
     """Cache of all sequences, self-attention only unless said; `policies` {name: bytes}."""
 
     kv_bytes: Number

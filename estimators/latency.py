@@ -7,7 +7,8 @@ wrong. Compulsory are weights and cache, each byte once; activations are not cou
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import msgspec
+from msgspec.structs import replace
 
 from ..presets.device import Device
 from ..presets.spec import ModelSpec
@@ -22,8 +23,7 @@ from .work import Pass
 LARGEST_BATCH = 2**40
 
 
-@dataclass(frozen=True, kw_only=True)
-class Roofline:
+class Roofline(msgspec.Struct, frozen=True, kw_only=True):
     """One pass on one device; times in seconds, None where the device's peak is not known (a decode step then has its
     bytes alone as floor and bound, which stay true).
 
@@ -130,8 +130,7 @@ def wall(line: Roofline) -> Number | None:
     return choose(line.compute_part_s > line.memory_part_s, "compute", "bandwidth")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Latency:
+class Latency(msgspec.Struct, frozen=True, kw_only=True):
     """Decode step and prefill of one model on one device; decode is None for a model without a decoder.
 
     `critical_batch_of_weights`: from which batch the weights alone, without a cache, would be compute-bound.
@@ -157,8 +156,7 @@ def latency(spec: ModelSpec, work: Pass, device: Device) -> Latency:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Generation:
+class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """Floors of a generation of several tokens: the first step, the last, their mean, and all with the prefill."""
 
     first_step_s: float

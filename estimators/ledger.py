@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ..presets import spec as s
 from ..presets.errors import UsageError
@@ -54,7 +55,8 @@ def place_of(spec: s.ModelSpec, stack: s.Stack, work: Pass, path: str) -> Place:
     sources: dict[str, Number] = {}
     for other in spec.stacks:
         seen = tokens_of(spec, other, work)
-        sources[other.name] = seen.new * image_count(spec, work) if other.tokens == "image" else seen.new
+        per_image = other.tokens == "image" and stack.tokens != "image"  # a stack over one image attends that image alone
+        sources[other.name] = seen.new * image_count(spec, work) if per_image else seen.new
     return Place(
         work=work,
         path=path,

@@ -8,9 +8,11 @@ recomputation drops the tensors of size T x S (as fused attention does), `full` 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from ..presets.dtypes import DTYPES, Dtype
 from ..presets.spec import ModelSpec
@@ -32,8 +34,7 @@ OPTIMIZERS = {"adam": 8, "adam-8bit": 2, "sgd-momentum": 4, "sgd": 0}
 MASTER_BYTES = 4
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
+class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     """How a model is trained: what is stored a parameter beside the weight, and what is recomputed."""
 
     optimizer: str = "adam"
@@ -47,8 +48,7 @@ class Recipe:
         return OPTIMIZERS[self.optimizer] + (MASTER_BYTES if self.master_weights else 0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Memory:
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of everything that has to be there at once; total is their sum."""
 
     weight_bytes: Number
@@ -134,8 +134,7 @@ def one_layer_bytes(spec: ModelSpec, work: Pass, rows: tuple[Row, ...]) -> Numbe
 # --- what fits ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fit:
+class Fit(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a pass fits a capacity, what is left, and how far batch or context could go (0: not even one)."""
 
     capacity_bytes: int

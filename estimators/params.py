@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from math import log
+
+import msgspec
 
 from ..presets import spec as s
 from .ledger import ledger, total
@@ -14,16 +15,14 @@ from .work import Pass
 OUTPUT = ("lm_head/weight", "lm_head/bias")  # the output matrix, and the second bias that BERT's library class keeps beside it
 
 
-@dataclass(frozen=True, kw_only=True)
-class Component:
+class Component(msgspec.Struct, frozen=True, kw_only=True):
     """The parameters of one part of the model."""
 
     name: str
     params: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class GapTerm:
+class GapTerm(msgspec.Struct, frozen=True, kw_only=True):
     """One reason why the rule of thumb misses: `params` is signed, truth minus rule."""
 
     name: str
@@ -31,8 +30,7 @@ class GapTerm:
     why: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Params:
+class Params(msgspec.Struct, frozen=True, kw_only=True):
     """Parameters of a model, all exact counts.
 
     `gap` sums to total_params - rule_of_thumb_params. `buffers` are stored beside and counted nowhere.
@@ -209,8 +207,7 @@ HEAD_DIM = 128
 USUAL_ASPECT = 128
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shape:
+class Shape(msgspec.Struct, frozen=True, kw_only=True):
     """A plausible shape for a number of parameters; `error` is relative."""
 
     d_model: int

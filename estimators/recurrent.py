@@ -8,7 +8,8 @@ of them); the chunked forms that libraries run do more.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ..presets.spec import Conv, GatedDelta, Mamba, Mamba2, RgLru, ShortConv
 from .counts import matmul_flops

@@ -6,9 +6,11 @@ architecture is a list of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from ..presets.spec import NORM_VECTORS, Conv, Embedding, Linear, Norm, Parameter, Part, Similarity, Sinusoidal, StreamMix
 from .counts import Number, matmul_flops
@@ -17,8 +19,7 @@ from .work import Pass, Tokens
 Share = Literal["linear", "attention", "head"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Store:
+class Store(msgspec.Struct, frozen=True, kw_only=True):
     """What one run of an operator keeps between steps, in elements.
 
     Attributes:
@@ -42,8 +43,7 @@ def constant_store(of: Literal["state", "tail"], elements: Number) -> Store:
     return Store(of=of, minimal=elements, full=elements, decompressed=elements, paged=elements, moved=2 * elements)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
+class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One operator of a pass. Everything but `copies`, `repeat` and `fetches` is for one run.
 
     Attributes:
@@ -83,11 +83,10 @@ class Row:
     saved_bytes: Number = 0
     square_bytes: Number = 0
     backward: int = 2
-    dims: dict[str, Number] = field(default_factory=dict)
+    dims: dict[str, Number] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True, kw_only=True):
     """Where a row stands: its path, the width there, and the tokens that pass."""
 
     work: Pass
@@ -96,7 +95,7 @@ class Place:
     tokens: Tokens
     share: Share = "linear"
     component: str = ""
-    sources: dict[str, Number] = field(default_factory=dict)
+    sources: dict[str, Number] = msgspec.field(default_factory=dict)
     images: int = 0
 
     @property

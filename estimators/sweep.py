@@ -7,9 +7,10 @@ integers first; where it is too large the arrays hold Python integers, slower an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import product
 from typing import Any
+
+from msgspec.structs import replace
 
 from ..presets.spec import ModelSpec
 from .counts import Number

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from ..presets.dtypes import DTYPES, Dtype
 from ..presets.spec import ModelSpec, Stack
@@ -14,8 +15,7 @@ DEFAULT_SOURCE_TOKENS = 512
 BF16 = DTYPES["bf16"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pass:
+class Pass(msgspec.Struct, frozen=True, kw_only=True):
     """One pass over a model.
 
     Attributes:
@@ -55,8 +55,7 @@ class Pass:
         return self.phase == "decode"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tokens:
+class Tokens(msgspec.Struct, frozen=True, kw_only=True):
     """What one stack sees in a pass: `sequences` of `new` tokens, the last of `span`; `runs` is False where it rests."""
 
     sequences: Number

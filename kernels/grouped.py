@@ -1,56 +1,109 @@
 """Grouped attention for decoding: the query heads of a group folded into rows, so that each key and value byte is read once.
 
-Two routes, the choice measured by `benchmarks/decode_attention.py`:
-
-- *folded*: SDPA over K heads with G * T query rows each. PyTorch's CPU flash kernel walks the context in blocks of 512 and
-  uses keys and values of a block while they are in the cache.
-- *split*: the context cut into blocks of SPLIT tokens that are one batch (flash-decoding, Dao et al. 2023); plain batched
-  products. It takes soft caps and sinks, and keeps all threads busy with a single key/value head.
+With `enable_gqa` PyTorch's CPU kernel takes every query head for itself and reads the keys of a group G times. Folded, the G
+heads (times T tokens) are rows of one small product: the kernel walks the context in blocks of 512 tokens, and uses a block
+while it is in the cache. Where there are fewer key/value heads than threads, the context is cut as well and the parts are
+joined by their log-sum-exp (flash-decoding, Dao et al. 2023). `benchmarks/decode_attention.py` compares this with what else
+was tried.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .masks import Rules, bias_block, reach, visible
+from .masks import Rules, bias_block, query_blocks, reach, visible
+from .tiled import QUERY_BLOCK, tiled
 
-SPLIT = 512
+SHORTEST_PART = 512  # tokens: the kernel's own block
 
 
 def grouped(q: Tensor, k: Tensor, v: Tensor, rules: Rules) -> Tensor:
     """Attention of a few query tokens over a long cache: q [B,N,T,Dk], k [B,K,S,Dk], v [B,K,S,Dv] -> [B,N,T,Dv]."""
-    (B, N, T, Dk), (K, S) = q.shape, k.shape[1:3]
-    # Keys outside every window are not read at all.
-    start, stop = reach(rules, S - T, S - 1, S)
-    columns = slice(start, stop)
-    mask = visible(rules, range(S - T, S), range(start, stop), q.device)
-    bias = bias_block(rules, (B, N, T, S), slice(None), columns)
-    run = folded if grouped_route(q, k, rules) == "folded" else split
-    return run(q, k[:, :, columns], v[:, :, columns], rules, mask, bias)
+    if grouped_gap(q, v, rules):
+        return tiled(q, k, v, rules)
+    T, S = q.shape[2], k.shape[2]
+    outs = [_one_block(q[:, :, rows.start : rows.stop], k, v, rules, rows, S - T) for rows in query_blocks(T, QUERY_BLOCK)]
+    return torch.cat(outs, dim=2)
 
 
-def grouped_route(q: Tensor, k: Tensor, rules: Rules) -> str:
-    """"folded" or "split"."""
-    busy = q.device.type != "cpu" or k.shape[0] * k.shape[1] >= torch.get_num_threads()
-    return "folded" if rules.softcap is None and rules.sinks is None and busy else "split"
+def _one_block(q: Tensor, k: Tensor, v: Tensor, rules: Rules, rows: range, cached: int) -> Tensor:
+    """The queries `rows`, of which the first of all stands at position `cached`: q [B,N,t,D] -> [B,N,t,D]."""
+    (B, N, t, D), K, positions = q.shape, k.shape[1], range(cached + rows.start, cached + rows.stop)
+    # Keys that no query of the block can see are not read at all.
+    columns = range(*reach(rules, positions.start, positions.stop - 1, k.shape[2]))
+    k, v = (x[:, :, columns.start : columns.stop] for x in (k, v))
+    mask, bias = visible(rules, positions, columns, q.device), bias_block(rules, (B, N), rows, columns)
+    added = _folded(q, K, mask, bias)
+    heads = q.reshape(B, K, N // K * t, D)
+    if q.device.type != "cpu":
+        return F.scaled_dot_product_attention(heads, k, v, attn_mask=added, scale=rules.scale).view(B, N, t, D)
+    parts = _parts(k)
+    out, log_sum = _flash(heads, k, v, added, rules.scale) if parts == 1 else _in_parts(heads, k, v, added, rules.scale, parts)
+    if rules.sinks is not None:
+        # exp(x) / (exp(x) + exp(sink)): what the sink leaves to the values
+        sinks = rules.sinks.to(log_sum.dtype).view(1, N, 1).expand(B, N, t).reshape_as(log_sum)
+        out = (out * torch.sigmoid(log_sum - sinks).unsqueeze(-1)).to(q.dtype)
+    return out.view(B, N, t, D)
 
 
-def folded(q: Tensor, k: Tensor, v: Tensor, rules: Rules, mask: Tensor | None, bias: Tensor | None) -> Tensor:
-    """SDPA with the G query heads of a group as rows: q [B,K,G*T,Dk], and a mask of as many rows if there is one."""
-    (B, N, T, Dk), (K, S) = q.shape, k.shape[1:3]
-    if bias is not None:
-        mask = (bias if mask is None else bias.masked_fill(~mask, -torch.inf)).to(q.dtype)
+def grouped_gap(q: Tensor, v: Tensor, rules: Rules) -> str | None:
+    """Why the folded kernel cannot compute this (tiled then does, folded as well but slower); None where it can."""
+    if rules.softcap is not None:
+        return "SDPA has no soft cap"
+    if rules.sinks is not None and q.device.type != "cpu":
+        return "SDPA gives no log-sum-exp, which sinks need"
+    return "keys and values differ in width" if q.shape[-1] != v.shape[-1] else None
+
+
+def _folded(q: Tensor, K: int, mask: Tensor | None, bias: Tensor | None) -> Tensor | None:
+    """Mask and bias as one addend to the folded logits, [B or 1, K or 1, G * t, columns] in q's dtype; None if there is neither."""
     if mask is not None:
-        mask = mask.expand(-1, N, T, S).reshape(-1, K, N // K * T, S)
-    rows = q.reshape(B, K, N // K * T, Dk)
-    return F.scaled_dot_product_attention(rows, k, v, attn_mask=mask, scale=rules.scale).view(B, N, T, v.shape[-1])
+        bias = (q.new_zeros(()) if bias is None else bias).masked_fill(~mask, -torch.inf)
+    if bias is None:
+        return None
+    N, t = q.shape[1:3]
+    heads = N if bias.shape[1] > 1 else N // K
+    return bias.to(q.dtype).expand(-1, heads, -1, -1).reshape(bias.shape[0], -1, N // K * t, bias.shape[-1])
 
 
-def split(q: Tensor, k: Tensor, v: Tensor, rules: Rules, mask: Tensor | None, bias: Tensor | None) -> Tensor:
-    """Blocks of SPLIT context tokens as one batch, each row of scores then normalised over all of them."""
-    (B, N, T, Dk), (K, S), Dv = q.shape, k.shape[1:3], v.shape[-1]
-    wide = torch.promote_types(q.dtype, torch.float32)
-    blocks = [slice(i, min(i + SPLIT, S)) for i in range(0, S, SPLIT)]
-    raise NotImplementedError
+def _flash(q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float | None) -> tuple[Tensor, Tensor]:
+    """PyTorch's CPU flash kernel: [b,h,R,D] over [b,h,S,D] -> the output and the log-sum-exp [b,h,R] of each row's logits.
+
+    It is the kernel that scaled_dot_product_attention takes here; called by its own name because only so it gives the log-sum-exp.
+    """
+    out, log_sum = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, attn_mask=added, scale=scale)
+    if added is not None:  # a row that sees nothing comes back as zeros with a log-sum-exp of 0
+        log_sum = log_sum.masked_fill((added == -torch.inf).all(dim=-1), -torch.inf)
+    return out, log_sum
+
+
+def _parts(k: Tensor) -> int:
+    """Into how many parts to cut the context so that all threads have the same number of (head, part) pairs."""
+    B, K, S, _ = k.shape
+    if B > 1 and k.stride(0) != K * k.stride(1):
+        return 1  # heads and sequences are no one dimension in memory: cutting would copy the cache
+    threads = torch.get_num_threads()
+    return max(1, min(threads // math.gcd(B * K, threads), S // SHORTEST_PART))
+
+
+def _in_parts(q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float | None, parts: int) -> tuple[Tensor, Tensor]:
+    """`_flash` over `parts` equal pieces of the context and the rest, joined: each weighs what its log-sum-exp says."""
+    (B, K, R, D), S = q.shape, k.shape[2]
+    added = None if added is None else added.expand(B, K, R, S)
+    pieces = []
+    for part, (first, count) in ((parts, (0, S // parts)), (1, (S // parts * parts, S % parts))):
+        if count:
+            cut = slice(first, first + part * count)
+            # [B,K,part * count,D] -> [B * K,part,count,D], a view
+            keys, values = (x[:, :, cut].unflatten(2, (part, count)).flatten(0, 1) for x in (k, v))
+            extra = None if added is None else added[..., cut].unflatten(3, (part, count)).transpose(2, 3).flatten(0, 1)
+            pieces.append(_flash(q.flatten(0, 1).unsqueeze(1).expand(-1, part, R, D), keys, values, extra, scale))
+    outs, logs = (torch.cat(x, dim=1) for x in zip(*pieces, strict=True))
+    log_sum = logs.logsumexp(dim=1)
+    weights = torch.exp(logs - log_sum.masked_fill(log_sum == -torch.inf, 0).unsqueeze(1))
+    out = (weights.unsqueeze(-1) * outs).sum(dim=1).to(q.dtype)
+    return out.view(B, K, R, D), log_sum.view(B, K, R)

@@ -44,8 +44,9 @@ def check(q: Tensor, k: Tensor, v: Tensor, rules: Rules) -> None:
         raise UsageError(f"q, k and v do not fit together: {shapes}. B and Dk of q and k, and B, K and S of k and v have to be equal.")
     if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
         raise UsageError(f"{q.shape[1]} query heads cannot share {k.shape[1]} key/value heads evenly.")
-    if rules.causal and q.shape[2] > k.shape[2]:
-        raise UsageError(f"causal attention of {q.shape[2]} query tokens needs at least as many keys; got {k.shape[2]}.")
+    placed = rules.causal or rules.window is not None or rules.chunk is not None
+    if placed and q.shape[2] > k.shape[2]:
+        raise UsageError(f"causal, windowed or chunked attention of {q.shape[2]} query tokens needs at least as many keys; got {k.shape[2]}.")
     for name, value in (("window", rules.window), ("chunk", rules.chunk)):
         if value is not None and value < 1:
             raise UsageError(f"{name} has to be at least 1 token; got {value}.")
@@ -73,11 +74,14 @@ def visible(rules: Rules, rows: range, columns: range, device: torch.device) -> 
     query, key = (torch.arange(r.start, r.stop, device=device) for r in (rows, columns))
     distance = query[:, None] - key
     parts = []
+    # A rule that hides nothing of this block makes no mask: kernels are faster without one.
     if rules.causal and columns.stop - 1 > rows.start:
         parts.append(distance >= 0)
-    if rules.window is not None:
-        parts.append(distance < rules.window if rules.causal else distance.abs() <= rules.window // 2)
-    if rules.chunk is not None:
+    if rules.window is not None and rules.causal and rows.stop - 1 - columns.start >= rules.window:
+        parts.append(distance < rules.window)
+    if rules.window is not None and not rules.causal:
+        parts.append(distance.abs() <= rules.window // 2)
+    if rules.chunk is not None and len({place // rules.chunk for r in (rows, columns) for place in (r.start, r.stop - 1)}) > 1:
         parts.append(query[:, None] // rules.chunk == key // rules.chunk)
     if rules.padding is not None:
         parts.append(rules.padding[:, None, None, columns.start : columns.stop])
@@ -89,9 +93,18 @@ def visible(rules: Rules, rows: range, columns: range, device: torch.device) -> 
     return mask if mask.ndim == 4 else mask[None, None]
 
 
-def bias_block(rules: Rules, shape: tuple[int, int, int, int], rows: slice, columns: slice) -> Tensor | None:
-    """The bias broadcast to [B,N,T,S] = shape, cut to query rows and key columns; None without a bias."""
-    return None if rules.bias is None else rules.bias.expand(shape)[..., rows, columns]
+def query_blocks(tokens: int, size: int) -> list[range]:
+    """Rows 0..tokens - 1 in blocks of at most `size`."""
+    return [range(first, min(first + size, tokens)) for first in range(0, tokens, size)]
+
+
+def bias_block(rules: Rules, heads: tuple[int, int], rows: range, columns: range) -> Tensor | None:
+    """The bias of some query rows and key columns, [B,N,rows,columns] with heads = (B, N); None without a bias."""
+    if rules.bias is None:
+        return None
+    cuts = (r if size > 1 else range(1) for size, r in zip(rules.bias.shape[-2:], (rows, columns), strict=True))
+    row, column = (slice(cut.start, cut.stop) for cut in cuts)
+    return rules.bias[..., row, column].expand(*heads, len(rows), len(columns))
 
 
 def shape_logits(logits: Tensor, rules: Rules, bias: Tensor | None, mask: Tensor | None) -> Tensor:

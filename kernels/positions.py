@@ -115,7 +115,7 @@ def sinusoidal(positions: Tensor, width: int, *, halves: bool = False) -> Tensor
         frequencies = torch.exp(torch.arange(pairs, dtype=torch.float64) * (-math.log(10_000) / (pairs - 1)))
     else:
         frequencies = rotary_frequencies(width)
-    angles = positions.to(torch.float64)[:, None] * frequencies
+    angles = positions.to(torch.float64)[:, None] * frequencies.to(positions.device)
     parts = [angles.sin(), angles.cos()]
     return torch.cat(parts, dim=-1) if halves else torch.stack(parts, dim=-1).flatten(-2)
 

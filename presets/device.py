@@ -21,6 +21,7 @@ from .plain_yaml import parse_yaml, read_yaml
 
 FOLDER = Path(__file__).parent / "devices"
 ALIASES_FILE = "_aliases.yaml"
+LOCAL = "local"  # the measured device, in a file of its own (calibration.py)
 
 Kind = Literal["gpu", "soc", "cpu"]
 Format = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp4"]
@@ -124,11 +125,16 @@ class _DeviceFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 def load_device(name: str, folder: Path | None = None) -> Device:
-    """The device called `name`, or by an alias of it, from `folder` (default: the presets that come with tfm).
+    """The device called `name`, or by an alias of it, from `folder` (default: the presets that come with tfm, and `local`,
+    what `tfm calibrate` measured here).
 
     Opens one file (the aliases too where no file has that name). Raises UnknownNameError with the names that look
     alike, UnreadableError for a bad file.
     """
+    if name == LOCAL and folder is None:
+        from .calibration import local_device
+
+        return local_device()
     root = FOLDER if folder is None else folder
     path = root / f"{name}.yaml"
     # The pattern keeps a name from leaving the folder; lexists, so that a broken link is reported and not "unknown".
@@ -141,7 +147,7 @@ def load_device(name: str, folder: Path | None = None) -> Device:
 
 
 def device_names(folder: Path | None = None) -> tuple[str, ...]:
-    """The names of all device files, sorted; opens none of them. No folder, no names."""
+    """The names of all device files, and `local` once this machine is calibrated; opens none of them. No folder, no names."""
     root = FOLDER if folder is None else folder
     try:
         entries = [entry.name for entry in root.iterdir()]
@@ -150,7 +156,14 @@ def device_names(folder: Path | None = None) -> tuple[str, ...]:
     except OSError as error:
         raise UnreadableError(f"{root}: cannot be listed ({error.strerror or error})") from error
     stems = (entry.removesuffix(".yaml") for entry in entries if entry.endswith(".yaml"))
-    return tuple(sorted(stem for stem in stems if _NAME.fullmatch(stem)))
+    return tuple(sorted([*(stem for stem in stems if _NAME.fullmatch(stem)), *(_local() if folder is None else ())]))
+
+
+def _local() -> tuple[str, ...]:
+    """`local`, where this machine has been calibrated."""
+    from .calibration import calibration_path
+
+    return (LOCAL,) if calibration_path().is_file() else ()
 
 
 def device_aliases(folder: Path | None = None) -> dict[str, str]:

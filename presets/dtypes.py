@@ -6,13 +6,12 @@ q8_0 stores 32 elements in 34 bytes (an fp16 scale and 32 int8 values).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from .errors import UnknownNameError
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Dtype:
+class Dtype(msgspec.Struct, frozen=True, kw_only=True):
     """One number format.
 
     Attributes:

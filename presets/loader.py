@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -30,6 +30,13 @@ def user_folder() -> Path:
     return Path(platformdirs.user_config_dir("tfm")) / "models"
 
 
+def preset_folders(further: Iterable[Path]) -> Iterator[Path]:
+    """Where presets are looked for, in order; the user's folder is worked out only when it comes to that."""
+    yield FOLDER
+    yield from further
+    yield user_folder()
+
+
 def load_model(name: str, folders: Iterable[Path] = (), *, lenient: bool = False) -> ModelSpec:
     """The model called `name`, or the one that the file or folder `name` describes.
 
@@ -41,7 +48,7 @@ def load_model(name: str, folders: Iterable[Path] = (), *, lenient: bool = False
         UnknownNameError: with the names that look alike.
         UnreadableError: for a file that cannot be read or does not describe a model.
     """
-    for root in (FOLDER, *folders, user_folder()):
+    for root in preset_folders(folders):
         path = root / f"{name}.yaml"
         if _NAME.fullmatch(name) and os.path.lexists(path):
             return load_preset(path)
@@ -100,7 +107,7 @@ def _from_data(data: object, origin: str) -> ModelSpec:
 def model_names(folders: Iterable[Path] = ()) -> tuple[str, ...]:
     """All model presets, ours and the user's, sorted; opens none of them."""
     stems: set[str] = set()
-    for root in (FOLDER, *folders, user_folder()):
+    for root in preset_folders(folders):
         try:
             entries = [entry.name for entry in root.iterdir()]
         except (FileNotFoundError, NotADirectoryError, PermissionError):

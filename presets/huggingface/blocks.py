@@ -210,6 +210,15 @@ def layer_types(cfg: Config, depth: int, allowed: Sequence[str], *, key: str = "
     return found
 
 
+def one_window(cfg: Config, depth: int, *, default: int | None = None) -> int | None:
+    """The window of a class that treats all layers alike; a list of kinds must say the same."""
+    window = cfg.optional_integer("sliding_window", default=default)
+    alike = "full_attention" if window is None else "sliding_attention"
+    if set(layer_types(cfg, depth, SLIDING_OR_FULL) or (alike,)) != {alike}:
+        raise cfg.refuse(f"layer_types must be {alike} throughout: the class of this type treats all layers alike, by sliding_window")
+    return window
+
+
 # --- the text model -------------------------------------------------------------------------------------------------
 
 

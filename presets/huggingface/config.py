@@ -5,7 +5,6 @@ Whatever a family reads through these methods counts as understood; `leftovers` 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
@@ -13,6 +12,7 @@ from ..errors import UnreadableError
 
 T = TypeVar("T")
 LARGEST = 2**31 - 1  # no size in a configuration comes near; products of a few stay readable
+LARGEST_REAL = 1e300
 MOST_LAYERS = 4096  # a description lists every layer once: bounds time and memory
 
 
@@ -126,7 +126,7 @@ class Config:
             value = default
         if isinstance(value, _Required):
             raise self.refuse(f"{' or '.join(keys)} is missing")
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not -LARGEST_REAL <= value <= LARGEST_REAL:
             raise self.refuse(f"{keys[0]} must be a finite number, got {shown(value)}")
         return float(value)
 

@@ -36,7 +36,7 @@ GENERATION = frozenset(
 # (`max_window_layers`) says nothing where the family does not read `use_sliding_window`.
 NUMERICS = frozenset(
     """
-    rope_theta rope_scaling rope_parameters rope_local_base_freq rope_type rope_ratio rotary rotary_pct rotary_emb_base
+    rope_theta rope_percent rope_scaling rope_parameters rope_local_base_freq rope_type rope_ratio rotary rotary_pct rotary_emb_base
     rotary_base rope_interleave rope_interleaved partial_rotary_factor original_max_position_embeddings original_rope_theta
     original_rope use_rope max_window_layers rms_norm_eps layer_norm_eps layer_norm_epsilon norm_eps norm_epsilon
     layernorm_epsilon eps hidden_act hidden_activation activation_function classifier_dropout
@@ -93,6 +93,8 @@ def is_harmless(key: str, value: object) -> bool:
     """
     if says_nothing(key, value):
         return True
+    if key == "layer_types" and isinstance(value, list) and set(map(str, value)) == {"full_attention"}:
+        return True  # what a family that reads no list has anyway
     if isinstance(value, dict) and all(says_nothing(inner, item) for inner, item in value.items()):
         return True
     if key in HARMLESS or key.endswith(HARMLESS_ENDINGS):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Literal
 
 from ..spec import Rope, RopeScaling
-from .config import Config
+from .config import LARGEST_REAL, Config
 
 Recipe = Literal["linear", "dynamic", "ntk", "yarn", "llama3", "longrope", "proportional"]
 # Names that files use, and the recipe they mean; None is plain rotation.
@@ -42,6 +41,8 @@ def rope(
     base = plain_number(given.get("rope_theta"), None) or cfg.optional_number(theta_key, "rotary_emb_base") or theta
     share = plain_number(given.get("partial_rotary_factor"), None)
     share = share if share is not None else cfg.number("partial_rotary_factor", "rotary_pct", default=partial)
+    if not 0 <= share <= 1:
+        raise cfg.refuse(f"partial_rotary_factor must be from 0 to 1, got {share}")
     dims = int(head_dim * share)
     return Rope(
         theta=base,
@@ -92,8 +93,8 @@ def sections(given: dict[str, Any]) -> tuple[int, ...] | None:
 
 def plain_number(value: Any, default: float | None) -> float | None:
     """A JSON number as a float."""
-    finite = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if finite else default
+    usable = isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST_REAL <= value <= LARGEST_REAL
+    return float(value) if usable else default
 
 
 def floats(value: Any) -> tuple[float, ...]:

@@ -135,7 +135,9 @@ def test_golden(name: str, capsys: Capture) -> None:
     kept = json.loads(path.read_text(encoding="utf-8"))
     now, then = flat(answer), flat(kept)
     assert list(now) == list(then)
-    assert [path for path, value in now.items() if value != (pytest.approx(then[path], rel=1e-12) if isinstance(value, float) else then[path])] == []
+    assert [
+        path for path, value in now.items() if value != (pytest.approx(then[path], rel=1e-12) if isinstance(value, float) else then[path])
+    ] == []
 
 
 def flat(value: object, path: str = "") -> dict[str, Any]:

@@ -7,7 +7,6 @@ import io
 import json
 import math
 import sys
-from dataclasses import replace
 from importlib import metadata
 from pathlib import PurePosixPath
 
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import tfm
 from tfm.cli import output

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tfm.estimators.kvcache import kvcache
 from tfm.estimators.memory import Recipe, fit, memory

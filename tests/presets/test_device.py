@@ -15,7 +15,7 @@ from tfm.presets import device as module
 from tfm.presets.device import Device, device_aliases, device_from_yaml, device_names, load_device
 from tfm.presets.errors import UnknownNameError, UnreadableError, UsageError
 
-NAMES = device_names()
+NAMES = device_names(module.FOLDER)  # without `local`, which a developer may have
 GOOD = (module.FOLDER / "a100-80gb-sxm.yaml").read_text(encoding="utf-8")
 GIB, MIB, GB_S, TB_S, TFLOP_S = 2**30, 2**20, 1e9, 1e12, 1e12
 

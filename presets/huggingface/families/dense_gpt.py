@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...spec import Alibi, Embedding, Layer, Linear, Norm, Part, Stack, Sublayer
-from ..blocks import Heads, Text, activation, biases, compress, even_width, grouped, layer_norm, plain
+from ..blocks import Heads, Text, activation, biases, compress, even_width, grouped, layer_norm, one_window, plain
 from ..config import Config
 from ..registry import text_family
 from ..rope import rope
@@ -182,7 +182,7 @@ def starcoder2(cfg: Config) -> Text:
         size,
         self_attention(shape, bias=biases(qkv=bias, out=bias)),
         plain(size.d_ff, activation=size.act, bias=bias),
-        alike(size.depth, rope(cfg, shape.head_dim), window=cfg.optional_integer("sliding_window")),
+        alike(size.depth, rope(cfg, shape.head_dim), window=one_window(cfg, size.depth)),
         norm=layer_norm(cfg, "norm_epsilon"),
         tied=tied(cfg, default=True),
     )

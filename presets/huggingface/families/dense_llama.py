@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...spec import FeedForward, HeadNorm, Norm
-from ..blocks import Heads, Text, activation, biases, gated, grouped, layer_norm, plain, rms, sliding_types
+from ..blocks import Heads, Text, activation, biases, gated, grouped, layer_norm, one_window, plain, rms, sliding_types
 from ..config import Config
 from ..registry import text_family
 from ..rope import rope
@@ -159,12 +159,12 @@ def phi3(cfg: Config) -> Text:
     """Phi-3 (arXiv:2404.14219): LLaMA without biases, fused projections, perhaps a window."""
     size = sizes(cfg, vocab=32064, d_model=3072, d_ff=8192, depth=32, positions=4096)
     shape = grouped(cfg, size.d_model, heads=32)
-    cfg.ignore("attention_bias")  # published files carry it; the class has no such bias
+    cfg.ignore("full_attn_mod", "interpolate_factor")  # published, read by no class
     return standard(
         size,
         self_attention(shape),
         gated(size.d_ff, activation=size.act),
-        alike(size.depth, rope(cfg, shape.head_dim), window=cfg.optional_integer("sliding_window")),
+        alike(size.depth, rope(cfg, shape.head_dim), window=one_window(cfg, size.depth)),
         norm=rms(cfg),
         tied=tied(cfg, default=False),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..blocks import Text, gated, grouped, rms, sliding_types
+from ..blocks import Text, gated, grouped, one_window, rms, sliding_types
 from ..config import Config
 from ..registry import text_family
 from ..rope import rope
@@ -16,7 +16,7 @@ def mistral(cfg: Config) -> Text:
     """Mistral (Jiang et al. 2023, arXiv:2310.06825): all layers slide unless `sliding_window` is null."""
     size = sizes(cfg, vocab=32000, d_model=4096, d_ff=14336, depth=32, positions=131072)
     shape = grouped(cfg, size.d_model, heads=32, kv_heads=8)
-    window = cfg.optional_integer("sliding_window", default=4096)
+    window = one_window(cfg, size.depth, default=4096)
     cfg.ignore(*UNREAD)
     return standard(
         size,
@@ -37,7 +37,7 @@ def ministral3(cfg: Config) -> Text:
         size,
         self_attention(shape),
         gated(size.d_ff, activation=size.act),
-        alike(size.depth, rope(cfg, shape.head_dim, theta=1000000.0), window=cfg.optional_integer("sliding_window")),
+        alike(size.depth, rope(cfg, shape.head_dim, theta=1000000.0), window=one_window(cfg, size.depth)),
         norm=rms(cfg),
         tied=tied(cfg, default=False),
     )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from ...spec import GatedDelta, HeadNorm, MoE
-from ..blocks import Text, biases, decoder, gated, grouped, layer_types, rms
+from ..blocks import Text, biases, gated, grouped, layer_types, rms
 from ..config import Config
 from ..registry import text_family
 from ..rope import rope
-from ..standard import Sizes, self_attention, sizes, tied
-from .moe_blocks import Branch, routing, two_branches, unread
+from ..standard import Sizes, self_attention, sizes
+from .moe_blocks import Branch, routing, two_branch_text, unread
 from .moe_qwen import shared_expert, stepped_feeds
 
 KINDS = ("linear_attention", "full_attention")
@@ -43,19 +43,14 @@ def delta_mixers(cfg: Config, size: Sizes, *, heads: int, kv_heads: int) -> list
     return [kinds[kind] for kind in listed]
 
 
-def assemble(cfg: Config, size: Sizes, mixers: list[Branch], feeds: list[Branch]) -> Text:
-    """Norms (1 + weight) before both branches, a final one, an untied head unless said."""
-    norm = rms(cfg, unit_offset=True)
-    stack = decoder(size.d_model, size.vocab, two_branches(norm, mixers, feeds), final=norm, max_positions=size.positions)
-    return Text(stack=stack, vocab=size.vocab, tied=tied(cfg, default=False))
-
-
 @text_family("qwen3_next")
 def qwen3_next(cfg: Config) -> Text:
     """Qwen3-Next (Qwen 2025): many small experts beside a gated shared one."""
     size = sizes(cfg, vocab=151936, d_model=2048, d_ff=5632, depth=48, positions=32768)
     mixers = delta_mixers(cfg, size, heads=16, kv_heads=2)
-    return assemble(cfg, size, mixers, stepped_feeds(cfg, size, experts=512, top_k=10, d_ff=512, shared=512, normalize=True))
+    return two_branch_text(
+        cfg, size, rms(cfg, unit_offset=True), mixers, stepped_feeds(cfg, size, experts=512, top_k=10, d_ff=512, shared=512, normalize=True)
+    )
 
 
 @text_family("qwen3_5_text")
@@ -63,7 +58,9 @@ def qwen3_5(cfg: Config) -> Text:
     """The text model of Qwen3.5: Qwen3-Next with dense feed-forwards."""
     size = sizes(cfg, vocab=248320, d_model=4096, d_ff=12288, depth=32, positions=32768)
     mixers = delta_mixers(cfg, size, heads=16, kv_heads=4)
-    return assemble(cfg, size, mixers, [Branch("dense", gated(size.d_ff, activation=size.act))] * size.depth)
+    return two_branch_text(
+        cfg, size, rms(cfg, unit_offset=True), mixers, [Branch("dense", gated(size.d_ff, activation=size.act))] * size.depth
+    )
 
 
 @text_family("qwen3_5_moe_text")
@@ -78,4 +75,4 @@ def qwen3_5_moe(cfg: Config) -> Text:
         **shared_expert(cfg, 512, size.act),
         **routing(cfg, scoring="softmax", normalize=True),
     )
-    return assemble(cfg, size, mixers, [Branch("moe", moe)] * size.depth)
+    return two_branch_text(cfg, size, rms(cfg, unit_offset=True), mixers, [Branch("moe", moe)] * size.depth)

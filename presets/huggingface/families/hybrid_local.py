@@ -17,11 +17,13 @@ from .moe_blocks import Branch, two_branches
 
 @text_family("recurrent_gemma")
 def recurrent_gemma(cfg: Config) -> Text:
-    """RecurrentGemma (Botev et al. 2024, arXiv:2404.07839): Griffin's recurrence, attention with a window, all feed-forwards
-    with biases and half as wide as `intermediate_size` says."""
+    """RecurrentGemma (Botev et al. 2024, arXiv:2404.07839): Griffin's recurrence, and attention that slides in every third layer.
+
+    Feed-forwards have biases and are half as wide as `intermediate_size` says.
+    """
     d_model, vocab = cfg.integer("hidden_size", default=2560), cfg.integer("vocab_size", default=256000)
     depth, heads = cfg.layers("num_hidden_layers", default=26), cfg.integer("num_attention_heads", default=10)
-    width = cfg.integer("lru_width", default=None) if cfg.has("lru_width") else d_model
+    width = cfg.optional_integer("lru_width") or d_model
     kv_heads = cfg.optional_integer("num_key_value_heads") or heads
     shape = Heads(heads=heads, kv_heads=kv_heads, head_dim=cfg.optional_integer("head_dim") or even_width(cfg, d_model, heads))
     if width % heads:
@@ -39,7 +41,7 @@ def recurrent_gemma(cfg: Config) -> Text:
         False: Branch("attention", msgspec.structs.replace(attention, mask=window_mask(window))),
     }
     pattern = cfg.texts("block_types", default=("recurrent", "recurrent", "attention")) or ("recurrent",)
-    cfg.ignore("w_init_variance_scale", "final_w_init_variance_scale", "_block_types", "layers_block_type", "layer_types", "lru_width")
+    cfg.ignore("w_init_variance_scale", "final_w_init_variance_scale", "_block_types", "layers_block_type", "layer_types")
     act = activation(cfg, "hidden_activation", "hidden_act", default="gelu_pytorch_tanh")
     feed = Branch("dense", gated(cfg.integer("intermediate_size", default=7680) // 2, activation=act, bias=True))
     layers = two_branches(norm, [mixers[pattern[index % len(pattern)] == "recurrent"] for index in range(depth)], [feed] * depth)

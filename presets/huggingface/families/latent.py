@@ -5,17 +5,17 @@ from __future__ import annotations
 import msgspec
 
 from ...spec import Causal, FeedForward, Indexer, LatentAttention, MoE
-from ..blocks import Text, decoder, gated, layer_types, rms
+from ..blocks import Text, gated, layer_types, rms
 from ..config import Config, shown
 from ..registry import text_family
 from ..rope import rope
-from ..standard import Sizes, sizes, tied
-from .moe_blocks import Branch, Correction, Scoring, dense_first, feeds_of, routing, two_branches, unread
+from ..standard import Sizes, sizes
+from .moe_blocks import Branch, Correction, Scoring, dense_first, feeds_of, routing, two_branch_text, unread
 
 INDEXED = ("indexed_attention", "deepseek_sparse_attention")
 
 
-def latent_heads(cfg: Config, size: Sizes, *, heads: int, q_rank: int, nope: int, value: int, interleaved: bool = True) -> LatentAttention:
+def latent_heads(cfg: Config, *, heads: int, q_rank: int, nope: int, value: int, interleaved: bool = True) -> LatentAttention:
     """Latent attention by the usual keys; `attention_bias` gives the projections from and to d_model a bias, but q_proj never."""
     rope_dim = cfg.integer("qk_rope_head_dim", default=64)
     cfg.ignore("num_key_value_heads", "head_dim", "qk_head_dim", "rope_interleave", "indexer_rope_interleave")
@@ -66,24 +66,19 @@ def assemble(cfg: Config, size: Sizes, mixers: list[Branch], moe: MoE, dense: Fe
     """Dense layers first, then routed ones; layers that predict further tokens are in checkpoints, not in this class."""
     unread(cfg, moe_layer_freq=1)
     cfg.ignore("num_nextn_predict_layers", "num_mtp_layers")
-    norm = rms(cfg)
     sparse = dense_first(cfg, size.depth, first=first)
-    layers = two_branches(norm, mixers, feeds_of(size.depth, lambda index: sparse[index], dense, moe))
-    stack = decoder(size.d_model, size.vocab, layers, final=norm, max_positions=size.positions)
-    return Text(stack=stack, vocab=size.vocab, tied=tied(cfg, default=False))
+    return two_branch_text(cfg, size, rms(cfg), mixers, feeds_of(size.depth, lambda index: sparse[index], dense, moe))
 
 
 @text_family("deepseek_v2")
 def deepseek_v2(cfg: Config) -> Text:
     """DeepSeek-V2 (arXiv:2405.04434): softmax routing, biases of dense and shared experts by `mlp_bias`."""
     size = sizes(cfg, vocab=102400, d_model=4096, d_ff=11008, depth=32)
-    attention = latent_heads(cfg, size, heads=32, q_rank=1536, nope=128, value=128)
+    attention = latent_heads(cfg, heads=32, q_rank=1536, nope=128, value=128)
     if size.d_model % attention.heads:
         raise cfg.refuse(f"num_attention_heads {attention.heads} does not divide hidden_size {size.d_model}")
     bias = cfg.flag("mlp_bias", default=False)
-    moe = shared_and_routed(
-        cfg, size, experts=64, top_k=None, d_ff=1407, shared=2, scoring="softmax", correction="none", mlp_bias=bias
-    )
+    moe = shared_and_routed(cfg, size, experts=64, top_k=None, d_ff=1407, shared=2, scoring="softmax", correction="none", mlp_bias=bias)
     dense = gated(size.d_ff, activation=size.act, bias=bias)
     return assemble(cfg, size, [Branch("latent", attention)] * size.depth, moe, dense, first=0)
 
@@ -97,7 +92,7 @@ def v3_experts(cfg: Config, size: Sizes) -> MoE:
 def deepseek_v3(cfg: Config) -> Text:
     """DeepSeek-V3 (arXiv:2412.19437), DeepSeek-R1 and Kimi K2."""
     size = sizes(cfg, vocab=129280, d_model=7168, d_ff=18432, depth=61, positions=4096)
-    attention = latent_heads(cfg, size, heads=128, q_rank=1536, nope=128, value=128)
+    attention = latent_heads(cfg, heads=128, q_rank=1536, nope=128, value=128)
     dense = gated(size.d_ff, activation=size.act)
     return assemble(cfg, size, [Branch("latent", attention)] * size.depth, v3_experts(cfg, size), dense, first=3)
 
@@ -129,7 +124,7 @@ def indexed(cfg: Config, size: Sizes, attention: LatentAttention, own: tuple[boo
 def deepseek_v32(cfg: Config) -> Text:
     """DeepSeek-V3.2: V3 with an indexer in every layer."""
     size = sizes(cfg, vocab=129280, d_model=7168, d_ff=18432, depth=61, positions=163840)
-    attention = latent_heads(cfg, size, heads=128, q_rank=1536, nope=128, value=128)
+    attention = latent_heads(cfg, heads=128, q_rank=1536, nope=128, value=128)
     mixers = indexed(cfg, size, attention, (True,) * size.depth, heads=64)
     unread(cfg, mlp_bias=False)
     return assemble(cfg, size, mixers, v3_experts(cfg, size), gated(size.d_ff, activation=size.act), first=3)
@@ -139,7 +134,7 @@ def deepseek_v32(cfg: Config) -> Text:
 def glm_moe_dsa(cfg: Config) -> Text:
     """GLM-5: V3.2 where a layer may use the choice of an earlier layer's indexer (arXiv:2603.12201)."""
     size = sizes(cfg, vocab=154880, d_model=6144, d_ff=12288, depth=78, positions=202752)
-    attention = latent_heads(cfg, size, heads=64, q_rank=2048, nope=192, value=256)
+    attention = latent_heads(cfg, heads=64, q_rank=2048, nope=192, value=256)
     mixers = indexed(cfg, size, attention, own_indexers(cfg, size.depth), heads=32)
     unread(cfg, mlp_bias=False)
     return assemble(cfg, size, mixers, v3_experts(cfg, size), gated(size.d_ff, activation=size.act), first=3)

@@ -8,9 +8,9 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from ...spec import Attention, FeedForward, Layer, Mixer, MoE, Norm
-from ..blocks import pre_norm
+from ..blocks import Text, decoder, pre_norm
 from ..config import Config, shown
-from ..standard import Sight
+from ..standard import Sight, Sizes, tied
 
 Scoring = Literal["softmax", "sigmoid", "softmax_topk", "sqrtsoftplus"]
 Correction = Literal["none", "buffer", "parameter"]
@@ -51,6 +51,13 @@ def two_branches(norm: Norm, mixers: Sequence[Branch], feeds: Sequence[Branch]) 
     return [made[pair] for pair in zip(mixers, feeds, strict=True)]
 
 
+def two_branch_text(cfg: Config, size: Sizes, norm: Norm, mixers: Sequence[Branch], feeds: Sequence[Branch], **head: Any) -> Text:
+    """The text model of such layers with a final norm; its head is untied unless the file says so; `head`: fields of `Text`."""
+    layers = two_branches(norm, mixers, feeds)
+    stack = decoder(size.d_model, size.vocab, layers, final=norm, max_positions=size.positions)
+    return Text(stack=stack, vocab=size.vocab, tied=tied(cfg, default=False), **head)
+
+
 def feeds_of(depth: int, is_routed: Callable[[int], bool], dense: FeedForward | None, routed: MoE | None) -> list[Branch]:
     """The feed-forward of every layer, routed where `is_routed(index)` says so."""
     made = []
@@ -78,16 +85,20 @@ def unread(cfg: Config, **usual: object) -> None:
     """Keys that the library's class does not read: said where the value is not what the class does anyway."""
     for key, value in usual.items():
         given = cfg.raw(key, default=value)
-        if given is not None and given != value and given != []:
+        if given is not None and given not in (value, []):
             cfg.assume(f"{key} = {shown(given)} is not read by the class of this family and changes nothing")
 
 
 def dense_first(cfg: Config, depth: int, *, first: int) -> tuple[bool, ...]:
     """Which layers are routed: by `mlp_layer_types`, else all but the first `first_k_dense_replace`."""
-    start = cfg.optional_integer("first_k_dense_replace", default=first, least=0) or 0
+    return routed_layers(cfg, depth, dense=cfg.optional_integer("first_k_dense_replace", default=first, least=0) or 0)
+
+
+def routed_layers(cfg: Config, depth: int, *, dense: int) -> tuple[bool, ...]:
+    """Which layers are routed: by `mlp_layer_types`, else all but the first `dense`."""
     listed = cfg.texts("mlp_layer_types")
     if listed is None:
-        return tuple(index >= start for index in range(depth))
+        return tuple(index >= dense for index in range(depth))
     return by_list(cfg, "mlp_layer_types", listed, depth, routed="sparse", dense="dense")
 
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from ...spec import HeadNorm, MoE
-from ..blocks import Heads, Text, biases, decoder, gated, grouped, rms, sliding_types
+from ..blocks import Heads, Text, biases, gated, grouped, rms, sliding_types
 from ..config import Config
 from ..registry import text_family
 from ..rope import rope
-from ..standard import Sight, Sizes, alike, by_kind, self_attention, sizes, tied
-from .moe_blocks import Branch, attention_branches, feeds_of, routing, two_branches, unread
+from ..standard import Sight, Sizes, alike, by_kind, self_attention, sizes
+from .moe_blocks import Branch, attention_branches, feeds_of, routing, two_branch_text, unread
 
 
 def stepped_feeds(cfg: Config, size: Sizes, *, experts: int, top_k: int, d_ff: int, shared: int | None, normalize: bool) -> list[Branch]:
@@ -37,13 +37,6 @@ def shared_expert(cfg: Config, default: int, act: str) -> dict[str, Any]:
     return {"shared": gated(width, activation=act) if width else None, "shared_gate": True}
 
 
-def assemble(cfg: Config, size: Sizes, mixers: list[Branch], feeds: list[Branch]) -> Text:
-    """Norms before both branches, a final one, a head that is untied unless said."""
-    norm = rms(cfg)
-    stack = decoder(size.d_model, size.vocab, two_branches(norm, mixers, feeds), final=norm, max_positions=size.positions)
-    return Text(stack=stack, vocab=size.vocab, tied=tied(cfg, default=False))
-
-
 @text_family("qwen2_moe")
 def qwen2_moe(cfg: Config) -> Text:
     """Qwen1.5-MoE and Qwen2-MoE (arXiv:2407.10671): a gated shared expert; of the lower layers every other one may slide."""
@@ -54,7 +47,9 @@ def qwen2_moe(cfg: Config) -> Text:
     types = sliding_types(cfg, size.depth, lambda index: used and index % 2 == 0 and index < first)
     attention = self_attention(shape, bias=biases(qkv=cfg.flag("qkv_bias", default=True)))
     mixers = attention_branches(attention, by_kind(types, window if used else None, rope(cfg, shape.head_dim)))
-    return assemble(cfg, size, mixers, stepped_feeds(cfg, size, experts=60, top_k=4, d_ff=1408, shared=5632, normalize=False))
+    return two_branch_text(
+        cfg, size, rms(cfg), mixers, stepped_feeds(cfg, size, experts=60, top_k=4, d_ff=1408, shared=5632, normalize=False)
+    )
 
 
 def qwen3_sparse(cfg: Config, size: Sizes, shape: Heads, sights: list[Sight], feeds: Callable[[], list[Branch]]) -> Text:
@@ -62,7 +57,7 @@ def qwen3_sparse(cfg: Config, size: Sizes, shape: Heads, sights: list[Sight], fe
     bias = cfg.flag("attention_bias", default=False)
     attention = self_attention(shape, bias=biases(qkv=bias, out=bias), head_norm=HeadNorm(eps=rms(cfg).eps))
     unread(cfg, shared_expert_intermediate_size=0, qkv_bias=False, use_qk_norm=True)
-    return assemble(cfg, size, attention_branches(attention, sights), feeds())
+    return two_branch_text(cfg, size, rms(cfg), attention_branches(attention, sights), feeds())
 
 
 @text_family("qwen3_moe")

@@ -109,7 +109,7 @@ def spec(cfg: Config, recipe: Recipe, *, separate: bool = False, decoder_vocab: 
     tied = cfg.flag("tie_word_embeddings", default=True)
     scale = width**0.5 if cfg.flag("scale_embedding", default=recipe.scaled) else None
     one_table = tied and not separate
-    rows = decoder_vocab or vocab
+    rows = vocab if one_table else decoder_vocab or vocab
     encoder = read_stack(cfg, recipe, "encoder", Embedding(name="token", rows=vocab, scale=scale))
     shares = "encoder/embedding/token" if one_table else None
     decoder = read_stack(cfg, recipe, "decoder", Embedding(name="token", rows=rows, scale=scale, shares=shares))
@@ -181,7 +181,5 @@ def marian(cfg: Config) -> ModelSpec:
     separate = not cfg.flag("share_encoder_decoder_embeddings", default=True)
     vocab = cfg.integer("vocab_size", default=58101)
     given = cfg.optional_integer("decoder_vocab_size", least=0) or vocab
-    if given != vocab and not separate:
-        raise cfg.refuse(f"decoder_vocab_size {given} must be vocab_size {vocab} where both stacks share a table")
     recipe = Recipe(vocab=58101, table="fixed", pre=False, final=False, first=False)
     return spec(cfg, recipe, separate=separate, decoder_vocab=given)

@@ -56,7 +56,11 @@ def test_counts_equal_the_table(row: Row) -> None:
         "constant_state_bytes": kvcache(spec, Pass(context=SHORT)).state_bytes,
     }
     # A dense model has all its parameters active, a model without recurrence no state: the table leaves both empty.
-    expected = {**row, "active_params": row["active_params"] or row["total_params"], "constant_state_bytes": row["constant_state_bytes"] or "0"}
+    expected = {
+        **row,
+        "active_params": row["active_params"] or row["total_params"],
+        "constant_state_bytes": row["constant_state_bytes"] or "0",
+    }
     assert found == {key: int(float(expected[key])) if expected[key] else value for key, value in found.items()}
 
 

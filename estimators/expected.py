@@ -1,0 +1,221 @@
+"""The expected time of a pass on the calibrated device, with an interval: arithmetic on what `tfm calibrate` measured.
+
+Row by row, as the roofline does, but with seconds that were measured where the roofline has peak rates: matrix products by
+rows and size, attention by grouping and cache, and a cost a row for everything around them. The sum is then corrected by
+what small whole models, measured in the same calibration, took compared with theirs; how far those lie apart is the interval.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from ..presets.calibration import Attended, Calibration, Check
+from ..presets.spec import ModelSpec
+from .counts import Number
+from .ledger import ledger
+from .rows import Row
+from .sizes import moved_bytes
+from .work import Pass
+
+LEAST_MARGIN = 0.03  # two calibrations of one quiet machine differ by about this much
+RUNNING = frozenset({"linear", "conv", "experts", "attention", "scan", "norm", "activation"})
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """Seconds of a pass, and between what they should lie.
+
+    `products_s`, `attention_s`, `other_s`: the parts, before `factor` (from the checks of the calibration) corrects their sum.
+    """
+
+    seconds: float
+    low_s: float
+    high_s: float
+    products_s: float
+    attention_s: float
+    other_s: float
+    factor: float
+    basis: str
+
+
+def expected(spec: ModelSpec, work: Pass, measured: Calibration) -> Expected | None:
+    """The time of one pass (plain integers, no arrays); None where its formats were not calibrated."""
+    if not knows(work, measured):
+        return None
+    curves = Curves.of(work, measured)
+    parts = {"products": 0.0, "attention": 0.0, "other": 0.0}
+    for row in ledger(spec, work):
+        if row.repeat:
+            parts[kind(row)] += row.repeat * curves.row_seconds(row, work)
+            parts["other"] += row.repeat * curves.around(row)
+    factor, margin = correction(measured.checks, phase=phase_of(work), dtype=work.activation_dtype.name)
+    seconds = factor * sum(parts.values())
+    return Expected(
+        seconds=seconds,
+        low_s=seconds * (1 - margin),
+        high_s=seconds * (1 + margin),
+        products_s=parts["products"],
+        attention_s=parts["attention"],
+        other_s=parts["other"],
+        factor=factor,
+        basis=basis(measured, factor),
+    )
+
+
+def knows(work: Pass, measured: Calibration) -> bool:
+    """Whether the pass computes in a format that was measured, weights and cache in the same one; training was not."""
+    name = work.activation_dtype.name
+    same = name == work.weight_dtype.name == work.kv_dtype.name
+    return same and work.phase != "train" and any(product.dtype == name for product in measured.products)
+
+
+def phase_of(work: Pass) -> str:
+    """The phase whose checks correct this pass."""
+    return "decode" if work.decoding else "prefill"
+
+
+def basis(measured: Calibration, factor: float) -> str:
+    """Where the efficiency came from, in words."""
+    machine = measured.machine
+    checks = f"corrected by {factor:.3f} from small whole models" if measured.checks else "not corrected by whole models"
+    return f"`tfm calibrate` of {measured.day} on {machine.device}, {machine.threads} threads, torch {machine.torch}; {checks}"
+
+
+def correction(checks: Iterable[Check], *, phase: str, dtype: str) -> tuple[float, float]:
+    """Median of measured / predicted over the checks of a phase and format, and how far they lie from it; (1, 0.1) without any."""
+    ratios = [check.measured_s / check.predicted_s for check in checks if (check.phase, check.dtype) == (phase, dtype)]
+    if not ratios:
+        return 1.0, 0.1
+    middle = statistics.median(ratios)
+    return middle, max(LEAST_MARGIN, *(abs(ratio / middle - 1) for ratio in ratios))
+
+
+def kind(row: Row) -> str:
+    """Which part of the time a row belongs to."""
+    if row.op in ("linear", "conv", "experts"):
+        return "products"
+    return "attention" if row.op in ("attention", "scan") else "other"
+
+
+# --- measured points as curves --------------------------------------------------------------------------------------
+
+
+def along(points: Sequence[Point], x: float, *, flat: bool = False) -> float:
+    """y at x through points (x, y) by increasing x, straight between them on logarithmic axes.
+
+    Beyond the ends y grows as x does, or (`flat`) stays as it is: half the work takes half the time, a rate stays a rate.
+
+    >>> along([(1, 10.0), (4, 20.0)], 2), along([(1, 10.0), (4, 20.0)], 8), along([(1, 10.0), (4, 20.0)], 8, flat=True)
+    (14.142135623730951, 40.0, 20.0)
+    """
+    for (x0, y0), (x1, y1) in zip(points, points[1:], strict=False):
+        if x0 <= x <= x1:
+            share = math.log(x / x0) / math.log(x1 / x0)
+            return y0 * (y1 / y0) ** share
+    end, y = points[0] if x < points[0][0] else points[-1]
+    return y if flat else y * x / end
+
+
+def averaged(pairs: Iterable[Point]) -> list[Point]:
+    """Points by increasing x, those with the same x as one with the geometric mean of their y."""
+    groups: defaultdict[float, list[float]] = defaultdict(list)
+    for x, y in pairs:
+        groups[x].append(y)
+    return [(x, statistics.geometric_mean(ys)) for x, ys in sorted(groups.items())]
+
+
+def cache_elements(point: Attended) -> int:
+    """Elements of keys and values that a point reads."""
+    return 2 * point.batch * point.kv_heads * point.context * point.head_dim
+
+
+def attention_flops(point: Attended) -> float:
+    """FLOPs of a point: causal pairs, aligned bottom-right."""
+    pairs = point.new * point.context - point.new * (point.new - 1) / 2
+    return 4 * point.batch * point.heads * pairs * point.head_dim
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curves:
+    """The figures of one format, as functions.
+
+    products: m -> [(k·n, seconds)]. steps: query heads a KV head -> [(cache elements, seconds)]. flash: [(new tokens,
+    seconds a FLOP)].
+    """
+
+    products: dict[float, list[Point]]
+    steps: dict[float, list[Point]]
+    flash: list[Point]
+    element_s: float
+    row_s: float
+    bytes_per_s: float
+
+    @classmethod
+    def of(cls, work: Pass, measured: Calibration) -> Curves:
+        """Those of the format that `work` computes in."""
+        name = work.activation_dtype.name
+        products: defaultdict[float, list[Point]] = defaultdict(list)
+        for product in measured.products:
+            if product.dtype == name:
+                products[product.m].append((product.k * product.n, product.seconds))
+        attended = [point for point in measured.attended if point.dtype == name]
+        steps: defaultdict[float, list[Point]] = defaultdict(list)
+        for point in (point for point in attended if point.new == 1):
+            steps[point.heads / point.kv_heads].append((cache_elements(point), point.seconds))
+        return cls(
+            products={m: averaged(points) for m, points in sorted(products.items())},
+            steps={group: averaged(points) for group, points in sorted(steps.items())},
+            flash=averaged((point.new, point.seconds / attention_flops(point)) for point in attended if point.new > 1),
+            element_s=next((line.seconds_per_element for line in measured.elementwise if line.dtype == name), 0.0),
+            row_s=next((line.seconds_per_row for line in measured.overheads if line.dtype == name), measured.launch_s),
+            bytes_per_s=measured.device.memory_bytes_per_s,
+        )
+
+    def row_seconds(self, row: Row, work: Pass) -> float:
+        """One run of a row: its product, its attention, or its elements."""
+        match row.op:
+            case "experts":
+                distinct = float(row.dims["distinct"])
+                return distinct * self.product(row.dims["m"] / distinct, row.dims["k"] * row.dims["n"])
+            case "linear" | "conv" if row.fetches:
+                return self.product(row.dims["m"], row.dims["k"] * row.dims["n"])
+            case "attention":
+                return self.attend(row, work) + self.element_s * (row.reads + row.writes)
+            case "scan":
+                return float(moved_bytes(row, work)) / max(row.repeat, 1) / self.bytes_per_s + self.element_s * row.writes
+            case _:
+                return float(self.element_s * row.writes)
+
+    def around(self, row: Row) -> float:
+        """What one run of a row costs beside its work: dispatch, reshaping, residuals."""
+        if row.op not in RUNNING:
+            return 0.0
+        return self.row_s * float(row.dims["distinct"] if row.op == "experts" else 1)
+
+    def product(self, m: Number, size: Number) -> float:
+        """Seconds of m rows times a matrix of `size` elements that lies in memory."""
+        return across(self.products, float(m), lambda points: along(points, float(size)))
+
+    def attend(self, row: Row, work: Pass) -> float:
+        """Seconds of attention: a step by the cache it reads, many new tokens by their FLOPs."""
+        B, N, pairs = (float(row.dims[name]) for name in ("B", "N", "pairs"))
+        if not pairs:
+            return 0.0
+        if work.decoding and self.steps:
+            width = float(row.dims["H"] + row.dims["Hv"])
+            elements = float(row.store.moved) if row.store else B * pairs * width
+            group = max(1.0, B * N * pairs * width / elements)
+            return across(self.steps, group, lambda points: along(points, elements), flat=True)
+        tokens = max(2.0, row.reads / (B * N * float(row.dims["H"])))
+        return float(row.flops) * along(self.flash, tokens, flat=True) if self.flash else 0.0
+
+
+def across(curves: dict[float, list[Point]], at: float, value: Callable[[list[Point]], float], *, flat: bool = False) -> float:
+    """The value between two curves; beyond the last one it grows with `at`, below the first it does not shrink."""
+    least = next(iter(curves))
+    return along([(key, value(points)) for key, points in curves.items()], max(at, least), flat=flat)

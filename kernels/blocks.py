@@ -1,0 +1,242 @@
+"""Sublayers, layers and stacks: the residual stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..estimators.ledger import layer_names
+from ..presets import spec as s
+from .cache import Entry
+from .feed_forward import FeedForward, MoE
+from .latent import LatentAttention
+from .mixers import Attention, Run
+from .modules import Bare, Conv, Leaf, Linear, Make, Named, Norm, Table, UnsupportedError, activation_named
+from .positions import sinusoidal
+
+Registry = dict[str, Leaf]  # by path in the ledger: what shares a weight finds it here
+
+
+class Chain(Named):
+    """Linear layers and norms one after another, then an activation."""
+
+    def __init__(self, spec: s.Chain, width: int, make: Make) -> None:
+        super().__init__()
+        self.function = activation_named(spec.activation) if spec.activation else None
+        for leaf in spec.parts:
+            attach(self, leaf.name, leaf_module(leaf, width, make, {}))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [B,T,D] -> [B,T,D]."""
+        for leaf in self.children():
+            x = leaf(x)
+        return x if self.function is None else self.function(x)
+
+
+# Modules of the mixers: those that see the other tokens take the pass and their cache's entry.
+MIXERS: dict[type[s.Data], Callable[[Any, int, Make], Named]] = {s.Attention: Attention, s.LatentAttention: LatentAttention}
+POINTWISE: dict[type[s.Data], Callable[[Any, int, Make], Named]] = {s.FeedForward: FeedForward, s.MoE: MoE, s.Chain: Chain}
+
+
+def attach(parent: nn.Module, name: str, child: Named) -> None:
+    """Make `child` a part of `parent`; where `name` cannot be an attribute's it keeps it as its label."""
+    attribute = name.replace(".", "_").replace("-", "_")
+    child.label = name
+    parent.add_module(attribute + "_" if hasattr(parent, attribute) else attribute, child)
+
+
+def leaf_module(leaf: s.Part, width: int, make: Make, owners: Registry) -> Leaf:
+    """The module of one leaf; a shared weight is that of the module at its path."""
+    match leaf:
+        case s.Linear():
+            return Linear(leaf.d_in, leaf.d_out, make, bias=leaf.bias, weight=shared_weight(leaf.shares, owners))
+        case s.Conv():
+            return Conv(leaf, make)
+        case s.Norm():
+            return Norm(leaf, leaf.width or width, make)
+        case s.Embedding():
+            return Table(leaf, leaf.width or width, make, weight=shared_weight(leaf.shares, owners))
+        case s.Parameter():
+            return Bare(leaf, make)
+        case _:
+            raise UnsupportedError(f"a part of kind {leaf.__struct_config__.tag!r} has no module here")
+
+
+def shared_weight(path: str | None, owners: Registry) -> nn.Parameter | None:
+    """The weight at `path`; raises UnsupportedError where there is none."""
+    if path is None:
+        return None
+    if path not in owners:
+        raise UnsupportedError(f"a weight is shared with {path!r}, which has none; there are {', '.join(owners)}")
+    weight = owners[path].weight
+    assert isinstance(weight, nn.Parameter)
+    return weight
+
+
+class Sublayer(Named):
+    """One residual branch: x + f(norm(x)), or norm(x + f(x))."""
+
+    def __init__(self, spec: s.Sublayer, width: int, make: Make) -> None:
+        super().__init__()
+        kind = type(spec.mixer)
+        if kind not in MIXERS and kind not in POINTWISE:
+            raise UnsupportedError(f"a mixer of kind {spec.mixer.__struct_config__.tag!r} has no module here")
+        self.spec, self.label, self.mixes = spec, spec.name, kind in MIXERS
+        self.norm = Norm(spec.pre_norm, spec.pre_norm.width or width, make) if spec.pre_norm else None
+        self.mixer = (MIXERS | POINTWISE)[kind](spec.mixer, width, make)
+        self.mixer.label = ""
+        self.output_norm = Norm(spec.output_norm, spec.output_norm.width or width, make) if spec.output_norm else None
+        self.residual_norm = Norm(spec.residual_norm, spec.residual_norm.width or width, make) if spec.residual_norm else None
+        self.scales = nn.ModuleList(layer_scale(leaf, width, make) for leaf in spec.extra)
+
+    def branch(self, x: Tensor, run: Run, entry: Entry | None) -> Tensor:
+        """x, already normed -> what is added to the residual."""
+        y: Tensor = self.mixer(x, run, entry) if self.mixes else self.mixer(x)
+        if self.output_norm is not None:
+            y = self.output_norm(y)
+        for scale in self.scales:
+            y = y * scale.weight
+        return y if self.spec.residual_scale is None else y * self.spec.residual_scale
+
+    def forward(self, x: Tensor, run: Run, entry: Entry | None) -> Tensor:
+        """x [B,T,D] -> [B,T,D]."""
+        x = x + self.branch(x if self.norm is None else self.norm(x), run, entry)
+        return x if self.residual_norm is None else self.residual_norm(x)
+
+
+def layer_scale(leaf: s.Part, width: int, make: Make) -> Bare:
+    """A vector that multiplies a branch's output (Touvron et al. 2021, arXiv:2103.17239)."""
+    if not isinstance(leaf, s.Parameter) or leaf.shape != (width,):
+        raise UnsupportedError(f"a further weight {leaf.name!r} of a sublayer has no module here; a vector of its width would be a layer scale")
+    made = Bare(leaf, make)
+    made.label = leaf.name
+    return made
+
+
+class Layer(Named):
+    """Sublayers in order; parallel ones read the same input, and those without a norm of their own the first one's."""
+
+    def __init__(self, spec: s.Layer, label: str, subs: list[Sublayer]) -> None:
+        super().__init__()
+        self.label, self.parallel = label, spec.parallel
+        self.subs = nn.ModuleList(subs)
+
+    def forward(self, x: Tensor, run: Run, entries: list[Entry | None]) -> Tensor:
+        """x [B,T,D] -> [B,T,D]."""
+        if self.parallel:
+            return self.side_by_side(x, run, entries)
+        for sub, entry in zip(self.subs, entries, strict=True):
+            x = sub(x, run, entry)
+        return x
+
+    def side_by_side(self, x: Tensor, run: Run, entries: list[Entry | None]) -> Tensor:
+        """x + sum of the branches (GPT-J; Black et al. 2022, arXiv:2204.06745, section 2.1)."""
+        total, normed = x, x
+        for sub, entry in zip(self.subs, entries, strict=True):
+            assert isinstance(sub, Sublayer)
+            normed = normed if sub.norm is None else sub.norm(x)
+            total = total + sub.branch(normed, run, entry)
+        return total
+
+
+class Embeddings(Named):
+    """What makes the first hidden state: tables, positions, stems, norms, in the order of the description."""
+
+    def __init__(self, stack: s.Stack, make: Make, owners: Registry) -> None:
+        super().__init__()
+        self.label, self.parts, self.width = "embedding", stack.embeddings, stack.d_model
+        self.last_conv = next((leaf for leaf in reversed(stack.embeddings) if isinstance(leaf, s.Conv)), None)
+        self.leaves: Registry = {}
+        for leaf in stack.embeddings:
+            if isinstance(leaf, s.Sinusoidal):
+                continue
+            made = leaf_module(leaf, stack.d_model, make, owners)
+            owners[f"{stack.name}/embedding/{leaf.name}"] = made
+            attach(self, leaf.name, made)
+            self.leaves[leaf.name] = made
+
+    def forward(self, raw: Tensor, run: Run) -> Tensor:
+        """Token ids [B,T], or pixels or frames [B,channels,*size] -> [B,T,D]."""
+        x = raw
+        for leaf in self.parts:
+            x = self.step(leaf, x, run)
+            if not isinstance(leaf, s.Conv) or leaf is self.last_conv:
+                run.lengthen(x.shape[1])
+        return x
+
+    def step(self, leaf: s.Part, x: Tensor, run: Run) -> Tensor:
+        """x after one more part."""
+        if isinstance(leaf, s.Sinusoidal):
+            if leaf.base != 10000.0:
+                raise UnsupportedError(f"sinusoidal positions of base {leaf.base} have no module here; 10000 has")
+            return x + run.once(leaf, lambda: sinusoidal(run.exact_positions, x.shape[-1]).to(run.device, run.dtype))
+        module = self.leaves[leaf.name]
+        match leaf:
+            case s.Embedding(role="token"):
+                return module(x)  # type: ignore[no-any-return]
+            case s.Embedding(role="position"):
+                return x + module(run.positions)  # type: ignore[no-any-return]
+            case s.Embedding(role="type"):
+                return x + module.weight[0]  # type: ignore[no-any-return]
+            case s.Conv():
+                x = module(x)
+                # [B,D,*size] -> [B,T,D] after the last convolution
+                return x.flatten(2).transpose(1, 2) if leaf is self.last_conv else x
+            case s.Linear() | s.Norm():
+                return module(x)  # type: ignore[no-any-return]
+            case s.Parameter():
+                return self.bare(leaf, module.weight, x)
+            case _:
+                raise UnsupportedError(f"an embedding {leaf.name!r} of this kind has no module here")
+
+    def bare(self, leaf: s.Parameter, weight: Tensor, x: Tensor) -> Tensor:
+        """Biases by distance belong to the layers; a table as long as the tokens is added; anything else comes before them."""
+        if leaf.name == "relative_bias":
+            return x
+        if leaf.shape[0] == x.shape[1] and len(leaf.shape) == 2:
+            return x + weight
+        before = weight.reshape(1, -1, self.width).expand(x.shape[0], -1, -1)
+        return torch.cat([before, x], dim=1)
+
+
+class Stack(Named):
+    """Embeddings, layers, what follows the last one: ids or raw data in, hidden states [B,T,D] out."""
+
+    def __init__(self, spec: s.Stack, make: Make, owners: Registry, shared: dict[str, Sublayer]) -> None:
+        super().__init__()
+        self.spec, self.label = spec, spec.name
+        self.embedding = Embeddings(spec, make, owners)
+        names = layer_names(spec)
+        self.layers = nn.ModuleList(
+            Layer(layer, names[layer], [shared_sublayer(sub, spec.d_model, make, shared) for sub in layer.sublayers])
+            for layer in spec.layers()
+        )
+        self.final = Named()
+        for leaf in spec.final:
+            attach(self.final, leaf.name, leaf_module(leaf, spec.d_model, make, owners))
+
+    def forward(self, raw: Tensor, run: Run, entries: list[list[Entry | None]] | None, prefix: Tensor | None = None) -> Tensor:
+        """`prefix` [B,P,D]: states from a connector that stand in place of the first P embeddings."""
+        x = self.embedding(raw, run)
+        if prefix is not None:
+            x = torch.cat([prefix, x[:, prefix.shape[1] :]], dim=1)
+        run.tables = {name: leaf.weight for name, leaf in self.embedding.leaves.items() if name == "relative_bias"}
+        nothing: list[list[Entry | None]] = [[None] * len(layer.sublayers) for layer in self.spec.layers()]
+        for layer, held in zip(self.layers, nothing if entries is None else entries, strict=True):
+            x = layer(x, run, held)
+        for leaf in self.final.children():
+            x = leaf(x)
+        return x
+
+
+def shared_sublayer(sub: s.Sublayer, width: int, make: Make, shared: dict[str, Sublayer]) -> Sublayer:
+    """A new sublayer, or the one that was made for the same name."""
+    made = shared.get(sub.shared) if sub.shared else None
+    if made is None:
+        made = Sublayer(sub, width, make)
+        if sub.shared:
+            shared[sub.shared] = made
+    return made

@@ -1,0 +1,172 @@
+"""What a model keeps between steps, allocated once: keys and values, MLA's latent, what cross-attention reads, recurrent state.
+
+Policy `minimal`: a layer with a window or a chunk keeps no more tokens than a later step can need, in a ring (the token at
+position p in slot p mod slots). Policy `full`: every layer keeps every token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..presets import spec as s
+from ..presets.errors import UsageError
+
+Policy = Literal["minimal", "full"]
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class Ring:
+    """The newest tokens of one layer: buffer [B,K,slots,width]; `limit` is the window or chunk, None where all are kept."""
+
+    buffer: Tensor
+    limit: int | None = None
+    chunked: bool = False
+
+    @property
+    def slots(self) -> int:
+        """Tokens there is room for."""
+        return self.buffer.shape[2]
+
+    def append(self, new: Tensor, start: int, *, ordered: bool = False) -> Tensor:
+        """Keep new [B,K,T,width], the tokens from position `start` on; gives what they may attend, [B,K,S,width].
+
+        S counts the kept tokens that the first of them can still need, and the new ones, oldest first; a single token gets
+        the slots as they lie, unless `ordered`.
+        """
+        T = new.shape[2]
+        if self.limit is None:
+            self.buffer[:, :, start : start + T] = new
+            return self.buffer[:, :, : start + T]
+        if T == 1 and not ordered:
+            self.buffer[:, :, start % self.limit : start % self.limit + 1] = new
+            return self.buffer[:, :, : self.kept(start + 1)]
+        seen = torch.cat([self.past(start), new], dim=2)
+        kept = min(self.kept(start + T), T)
+        slots = torch.arange(start + T - kept, start + T, device=new.device) % self.limit
+        self.buffer.index_copy_(2, slots, new[:, :, T - kept :].to(self.buffer.dtype))
+        return seen
+
+    def kept(self, length: int) -> int:
+        """Tokens kept of the first `length`: those of the window, or of the last one's chunk."""
+        if self.limit is None:
+            return length
+        return (length - 1) % self.limit + 1 if self.chunked and length else min(length, self.limit)
+
+    def past(self, start: int) -> Tensor:
+        """The tokens before position `start` that the next one can need, oldest first."""
+        if self.limit is None:
+            return self.buffer[:, :, :start]
+        if self.chunked:
+            return self.buffer[:, :, : start % self.limit]
+        if start <= self.limit:
+            return self.buffer[:, :, :start]
+        turn = start % self.limit
+        return torch.cat([self.buffer[:, :, turn:], self.buffer[:, :, :turn]], dim=2)
+
+
+def ring(mask: s.Mask, shape: tuple[int, int, int, int], policy: Policy, device: torch.device, dtype: torch.dtype) -> Ring:
+    """A ring for a layer's mask: shape [B,K,capacity,width]."""
+    B, K, capacity, width = shape
+    limit = None
+    match mask:
+        case s.Sliding(window=size) | s.Chunked(chunk=size) if policy == "minimal":
+            limit = size
+    slots = capacity if limit is None else min(capacity, limit)
+    buffer = torch.zeros(B, K, slots, width, device=device, dtype=dtype)
+    return Ring(buffer=buffer, limit=limit, chunked=isinstance(mask, s.Chunked))
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class KeyValue:
+    """Keys [B,K,S,H] and values [B,K,S,Hv] of a self-attention."""
+
+    keys: Ring
+    values: Ring
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """What is held, and as what."""
+        yield "self", self.keys.buffer
+        yield "self", self.values.buffer
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class Latent:
+    """MLA's compressed keys and values with the rotated part, [B,1,S,kv_rank + rope_dim]."""
+
+    latent: Ring
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """What is held, and as what."""
+        yield "self", self.latent.buffer
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class Cross:
+    """Keys and values of another stack's output, made once."""
+
+    keys: Tensor
+    values: Tensor
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """What is held, and as what."""
+        yield "cross", self.keys
+        yield "cross", self.values
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class State:
+    """A recurrent state, in fp32 at least, and the last inputs of a convolution, [B, channels, taps kept]."""
+
+    state: Tensor | None = None
+    tail: Tensor | None = None
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """What is held, and as what."""
+        if self.state is not None:
+            yield "state", self.state
+        if self.tail is not None:
+            yield "tail", self.tail
+
+
+Entry = KeyValue | Latent | Cross | State
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class Cache:
+    """The entries of every layer of every decoder, by stack; `length` tokens are in it, of at most `capacity`."""
+
+    capacity: int
+    entries: dict[str, list[list[Entry | None]]] = field(default_factory=dict)
+    length: int = 0
+
+    def room_for(self, new: int) -> None:
+        """Refuse what does not fit; raises UsageError."""
+        if self.length + new > self.capacity:
+            raise UsageError(f"the cache holds {self.capacity} tokens; {self.length} are in it and {new} more do not fit. Make it larger.")
+
+    def each(self) -> Iterator[Entry]:
+        """Every entry."""
+        for layers in self.entries.values():
+            for layer in layers:
+                yield from (entry for entry in layer if entry is not None)
+
+    def bytes_of(self, *kinds: str) -> int:
+        """Bytes of the tensors held as one of `kinds`: self, cross, state, tail."""
+        return sum(tensor.numel() * tensor.element_size() for entry in self.each() for kind, tensor in entry.tensors() if kind in kinds)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all of it."""
+        return self.bytes_of("self", "cross", "state", "tail")
+
+    def randomise(self, length: int) -> None:
+        """As if `length` tokens were in it: random numbers, for measuring a step without running what comes before."""
+        for entry in self.each():
+            for _, tensor in entry.tensors():
+                tensor.normal_()
+        self.length = length

@@ -1,0 +1,226 @@
+"""A whole model from its description: `build_model(spec, device=..., dtype=...)`, with random weights."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import msgspec
+import torch
+from torch import Tensor, nn
+
+from ..presets import spec as s
+from ..presets.errors import UsageError
+from .blocks import Registry, Stack, Sublayer, attach, leaf_module
+from .cache import Cache, Cross, Entry, KeyValue, Latent, Policy, ring
+from .init import fill
+from .mixers import Run
+from .modules import Leaf, Linear, Make, Named, activate
+
+
+class Joint(Named):
+    """A connector or a head: parts one after another over a stack's states."""
+
+    def __init__(self, parts: tuple[s.Part, ...], width: int, make: Make, owners: Registry, prefix: str) -> None:
+        super().__init__()
+        self.parts, self.leaves = parts, list[Leaf]()
+        for leaf in parts:
+            made = leaf_module(leaf, width, make, owners)
+            owners[f"{prefix}/{leaf.name}"] = made
+            attach(self, leaf.name, made)
+            self.leaves.append(made)
+
+    def forward(self, x: Tensor, *, last: bool = False) -> Tensor:
+        """x [B,T,D] -> [B,T',D'], or [B,D'] where a part runs once; `last`: at the last position only."""
+        x = x[:, -1:] if last else x
+        for leaf, module in zip(self.parts, self.leaves, strict=True):
+            if isinstance(leaf, s.Linear):
+                x = activate(leaf.activation, module(gathered(leaf, x)))
+            elif not isinstance(leaf, s.Parameter):
+                x = module(x)
+        return x
+
+
+def gathered(leaf: s.Linear, x: Tensor) -> Tensor:
+    """What a linear part sees of x [B,T,D]: the first position, or `merge` neighbours side by side, or their mean."""
+    if leaf.once and x.ndim == 3:
+        return x[:, 0]
+    if leaf.merge == 1:
+        return x
+    x = x.unflatten(1, (-1, leaf.merge))
+    return x.flatten(2) if leaf.d_in == leaf.merge * x.shape[-1] else x.mean(dim=2)
+
+
+class Model(nn.Module):
+    """Named stacks, the connectors between them, heads on top. Every parameter has its ledger's path (`paths.ledger_path`)."""
+
+    def __init__(self, spec: s.ModelSpec, make: Make) -> None:
+        super().__init__()
+        self.spec, self.make = spec, make
+        owners: Registry = {}
+        shared: dict[str, Sublayer] = {}
+        self.stacks = nn.ModuleList(Stack(stack, make, owners, shared) for stack in spec.stacks)
+        self.connectors, self.heads = nn.ModuleList(), nn.ModuleList()
+        for joint in spec.connectors:
+            self.connectors.append(labelled(Joint(joint.parts, spec.stack(joint.source).d_model, make, owners, joint.name), joint.name))
+        for head in spec.heads:
+            self.heads.append(labelled(Joint(head.parts, spec.stack(head.stack).d_model, make, owners, head.name), head.name))
+        self.extra = labelled(Joint(spec.extra, spec.main.d_model, make, owners, "model"), "model")
+
+    def forward(
+        self,
+        tokens: Tensor | None = None,
+        *,
+        source: Tensor | None = None,
+        images: Tensor | None = None,
+        cache: Cache | None = None,
+        last: bool = False,
+        kernel: str | None = None,
+    ) -> dict[str, Tensor]:
+        """One pass: the outputs of the heads, and the last hidden states of the stacks that ran, by name.
+
+        Args:
+            tokens: ids [B,T] of the stack that reads the context.
+            source: ids [B,S] or frames [B,channels,S'] of an encoder. Decode steps leave it out: the cache has what it gave.
+            images: pixels [B*images,channels,height,width] of a vision tower. In a language model their tokens stand in
+                place of the first ones of the context.
+            cache: where keys, values and states are kept; `tokens` follow the ones in it.
+            last: the heads run at the last position only.
+            kernel: how attention runs (a key of `attention.IMPLEMENTATIONS`); None: what suits.
+        """
+        raw = {"context": tokens, "source": source, "image": images}
+        outputs: dict[str, Tensor] = {}
+        new = tokens.shape[1] if tokens is not None else 0
+        if cache is not None:
+            cache.room_for(new)
+        for stack in self.stacks:
+            assert isinstance(stack, Stack)
+            given = raw[stack.spec.tokens]
+            if given is not None:
+                outputs[stack.spec.name] = self.run_stack(stack, given, outputs, cache, kernel)
+        for head, module in zip(self.spec.heads, self.heads, strict=True):
+            if head.stack in outputs:
+                outputs[head.name] = finished(head, module(outputs[head.stack], last=last))
+        if cache is not None:
+            cache.length += new
+        return outputs
+
+    def run_stack(self, stack: Stack, raw: Tensor, outputs: dict[str, Tensor], cache: Cache | None, kernel: str | None) -> Tensor:
+        """One stack, after those whose outputs it reads."""
+        decodes = cache is not None and stack.spec.role == "decoder"
+        start = cache.length if cache is not None and decodes else 0
+        entries = cache.entries[stack.spec.name] if cache is not None and decodes else None
+        run = Run(
+            start=start, tokens=raw.shape[1], device=self.make.device, dtype=self.make.dtype, sources=dict(outputs), kernel=kernel
+        )
+        x: Tensor = stack(raw, run, entries, self.prefix(stack.spec, outputs, raw.shape[0]))
+        return x
+
+    def prefix(self, stack: s.Stack, outputs: dict[str, Tensor], batch: int) -> Tensor | None:
+        """What connectors bring to a stack: states [B*n,P,D] of n images a sequence -> [B,n*P,D]."""
+        for joint, module in zip(self.spec.connectors, self.connectors, strict=True):
+            if joint.target == stack.name and joint.source in outputs:
+                states: Tensor = module(outputs[joint.source])
+                return states.reshape(batch, -1, states.shape[-1])
+        return None
+
+    def cache(self, batch: int, capacity: int, *, source: int = 0, policy: Policy = "minimal", dtype: torch.dtype | None = None) -> Cache:
+        """An empty cache of `capacity` tokens for `batch` sequences; `source`: tokens that cross-attention reads."""
+        held = Held(batch=batch, capacity=capacity, source=source, policy=policy, make=self.make, dtype=dtype or self.make.dtype)
+        return Cache(capacity=capacity, entries={stack.name: held.stack(stack) for stack in self.spec.stacks if stack.role == "decoder"})
+
+
+def labelled(module: Joint, label: str) -> Joint:
+    """The module, called `label` in the ledger's paths."""
+    module.label = label
+    return module
+
+
+def finished(head: s.Head, logits: Tensor) -> Tensor:
+    """Logits scaled and capped: c tanh(x / c) (Gemma 2, arXiv:2408.00118, section 2)."""
+    if head.scale is not None:
+        logits = logits * head.scale
+    return logits if head.softcap is None else head.softcap * torch.tanh(logits / head.softcap)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """What a cache has to hold, and for how many."""
+
+    batch: int
+    capacity: int
+    source: int
+    policy: Policy
+    make: Make
+    dtype: torch.dtype
+
+    def stack(self, stack: s.Stack) -> list[list[Entry | None]]:
+        """Entries of every layer."""
+        return [[self.entry(sub.mixer) for sub in layer.sublayers] for layer in stack.layers()]
+
+    def entry(self, mixer: s.Mixer) -> Entry | None:
+        """The entry of one mixer; None where it keeps nothing."""
+        match mixer:
+            case s.Attention(source=str()):
+                return Cross(keys=self.zeros(mixer.kv_heads, self.source, mixer.head_dim), values=self.zeros(mixer.kv_heads, self.source, mixer.v_dim))
+            case s.Attention(keys="reused"):
+                return None
+            case s.Attention():
+                made = [
+                    ring(mixer.mask, (self.batch, mixer.kv_heads, self.capacity, width), self.policy, self.make.device, self.dtype)
+                    for width in (mixer.head_dim, mixer.v_dim)
+                ]
+                return KeyValue(keys=made[0], values=made[1])
+            case s.LatentAttention():
+                shape = (self.batch, 1, self.capacity, mixer.kv_rank + mixer.rope_dim)
+                return Latent(latent=ring(mixer.mask, shape, self.policy, self.make.device, self.dtype))
+            case _:
+                return None
+
+    def zeros(self, heads: int, tokens: int, width: int) -> Tensor:
+        """[B,K,S,width] in the cache's format."""
+        return torch.zeros(self.batch, heads, tokens, width, device=self.make.device, dtype=self.dtype)
+
+
+def build_model(
+    spec: s.ModelSpec, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32, layers: int | None = None, seed: int = 0
+) -> Model:
+    """The model of a description, its weights random and made where they stay; `layers`: only so many of each stack (`cut`).
+
+    Raises UnsupportedError for a part that has no module here.
+    """
+    made = Model(spec if layers is None else cut(spec, layers), Make(device=torch.device(device), dtype=dtype))
+    fill(made, seed=seed)
+    return made.eval()
+
+
+def cut(spec: s.ModelSpec, layers: int) -> s.ModelSpec:
+    """The same model with at most `layers` layers a stack: of each kind in proportion, one at least where there is room."""
+    if layers < 1:
+        raise UsageError(f"a model needs at least 1 layer; got {layers}")
+    return msgspec.structs.replace(spec, stacks=tuple(cut_stack(stack, layers) for stack in spec.stacks), total_params=None)
+
+
+def cut_stack(stack: s.Stack, layers: int) -> s.Stack:
+    """The first layers of each kind, in their order."""
+    if layers >= stack.depth:
+        return stack
+    every = list(stack.layers())
+    left = shares(Counter(every), layers)
+    kept = []
+    for layer in every:
+        if left[layer]:
+            left[layer] -= 1
+            kept.append(layer)
+    return msgspec.structs.replace(stack, blocks=tuple(s.Block(pattern=(layer,)) for layer in kept))
+
+
+def shares(kinds: Counter[s.Layer], layers: int) -> Counter[s.Layer]:
+    """How many layers of each kind: the largest remainders, every kind at least once while there is room."""
+    depth = kinds.total()
+    exact = {kind: count * layers / depth for kind, count in kinds.items()}
+    given = Counter({kind: int(share) for kind, share in exact.items()})
+    order = sorted(kinds, key=lambda kind: (given[kind] > 0, given[kind] - exact[kind]))
+    for kind in order[: layers - given.total()]:
+        given[kind] += 1
+    return given
