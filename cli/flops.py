@@ -23,6 +23,7 @@ def flops(
     phase: Phase = None,
     batch: o.Batch = "1",
     ctx: o.Ctx = None,
+    tokenizer: o.Tokenizer = None,
     cached: o.Cached = None,
     src: o.Src = None,
     images: o.Images = None,
@@ -48,7 +49,7 @@ def flops(
     from .request import Options
 
     asked = Options(
-        model=model, phase=phase, batch=batch, ctx=ctx, cached=cached, src=src, images=images, gqa=gqa,
+        model=model, phase=phase, batch=batch, ctx=ctx, tokenizer=tokenizer, cached=cached, src=src, images=images, gqa=gqa,
         full_attention=full_attention, last_logits=last_logits, presets=presets, lenient=lenient,
     )  # fmt: skip
     print_answer(question(), asked, explain=explain, as_json=as_json, as_csv=as_csv, as_markdown=as_markdown)

@@ -22,6 +22,7 @@ def kvcache(
     model: o.OptionalModel = None,
     batch: o.Batch = "1",
     ctx: o.Ctx = None,
+    tokenizer: o.Tokenizer = None,
     cached: o.Cached = None,
     src: o.Src = None,
     images: o.Images = None,
@@ -47,7 +48,8 @@ def kvcache(
 
     notes = () if model else (f"no model given: {DEFAULT_MODEL}",)
     asked = Options(
-        model=model or DEFAULT_MODEL, batch=batch, ctx=ctx, cached=cached, src=src, images=images, kv_dtype=kv_dtype, gqa=gqa,
+        model=model or DEFAULT_MODEL, batch=batch, ctx=ctx, tokenizer=tokenizer,
+        cached=cached, src=src, images=images, kv_dtype=kv_dtype, gqa=gqa,
         presets=presets, lenient=lenient, notes=notes, caches=True,
     )  # fmt: skip
     print_answer(question(), asked, explain=explain, as_json=as_json, as_csv=as_csv, as_markdown=as_markdown)

@@ -29,6 +29,7 @@ def latency(
     peak: o.Peak = None,
     batch: o.Batch = "1",
     ctx: o.Ctx = None,
+    tokenizer: o.Tokenizer = None,
     cached: o.Cached = None,
     new: New = None,
     src: o.Src = None,
@@ -59,7 +60,8 @@ def latency(
     from .request import Options
 
     asked = Options(
-        model=model, hardware=hardware, bandwidth=bandwidth, peak=peak, batch=batch, ctx=ctx, cached=cached, src=src, images=images,
+        model=model, hardware=hardware, bandwidth=bandwidth, peak=peak, batch=batch, ctx=ctx, tokenizer=tokenizer,
+        cached=cached, src=src, images=images,
         weight_dtype=weight_dtype, kv_dtype=kv_dtype, activation_dtype=activation_dtype, gqa=gqa, full_attention=full_attention,
         last_logits=last_logits, presets=presets, lenient=lenient, needs_device=True, both_phases=True,
     )  # fmt: skip
@@ -244,9 +246,8 @@ def assumptions(case: Case) -> tuple[str, ...]:
         "expected time: not known until this device is calibrated",
     ]
     if case.device.peak_for(work.activation_dtype.name) is None:
-        lines.append(
-            f"{case.device.title}: no published peak in {work.activation_dtype.name}; prefill needs one (--peak), decode counts its bytes alone"
-        )
+        missing = f"{case.device.title}: no published peak in {work.activation_dtype.name}"
+        lines.append(f"{missing}; prefill needs one (--peak), decode counts its bytes alone")
     if case.spec.uses_latent_attention:
         lines.append("MLA: prefill expanded, decode absorbed")
     lines.append("tokens/s are a decode step's at this context; --new adds first, last and mean step of a generation")

@@ -29,6 +29,7 @@ def memory(
     phase: Phase = None,
     batch: o.Batch = "1",
     ctx: o.Ctx = None,
+    tokenizer: o.Tokenizer = None,
     cached: o.Cached = None,
     src: o.Src = None,
     images: o.Images = None,
@@ -62,7 +63,8 @@ def memory(
     from .request import Options
 
     asked = Options(
-        model=model, phase=phase, batch=batch, ctx=ctx, cached=cached, src=src, images=images, weight_dtype=weight_dtype,
+        model=model, phase=phase, batch=batch, ctx=ctx, tokenizer=tokenizer,
+        cached=cached, src=src, images=images, weight_dtype=weight_dtype,
         kv_dtype=kv_dtype, activation_dtype=activation_dtype, gqa=gqa, hardware=hardware, last_logits=last_logits,
         dropout=dropout, presets=presets, lenient=lenient,
     )  # fmt: skip

@@ -30,8 +30,13 @@ OptionalModel = Annotated[
 Batch = Annotated[str, typer.Option("--batch", help="Sequences; a comma makes a table, as in 1,8,64.")]
 Ctx = Annotated[
     str | None,
-    typer.Option("--ctx", "--tgt", help="Tokens attended, the new one included (32k = 32768); 4096 or what the model was made for."),
+    typer.Option(
+        "--ctx",
+        "--tgt",
+        help="Tokens attended, the new one included (32k = 32768; @file: a prompt's); 4096 or what the model was made for.",
+    ),
 ]
+Tokenizer = Annotated[str | None, typer.Option("--tokenizer", help="A tokenizer.json, for --ctx @prompt.txt.")]
 Cached = Annotated[str | None, typer.Option("--cached", help="Tokens in the cache before a decode step: --ctx is one more.")]
 Src = Annotated[str | None, typer.Option("--src", help="Tokens of the encoder of an encoder-decoder; else what the model fixes, else 512.")]
 Images = Annotated[int | None, typer.Option("--images", min=0, help="Images a sequence; 0 for a language model, 1 for a vision model.")]

@@ -43,6 +43,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     batch: str = "1"
     ctx: str | None = None
+    tokenizer: str | None = None
     cached: str | None = None
     src: str | None = None
     images: int | None = None
@@ -187,10 +188,23 @@ def contexts(options: Options, spec: ModelSpec, said: list[str]) -> Sequence[int
         if spec.main.tokens != "image":
             said.append(f"context of {length} tokens (not given; --ctx sets it)")
         return (length,)
-    lengths = numbers("--ctx", options.ctx, units.parse_tokens)
+    lengths = [length for text in split(options.ctx, "--ctx") for length in context(str(text), options.tokenizer, said)]
     if limit is not None and max(lengths) > limit:
         said.append(f"{max(lengths)} tokens is beyond the {limit} positions the model was made for")
     return lengths
+
+
+def context(text: str, tokenizer: str | None, said: list[str]) -> tuple[int, ...]:
+    """One context: a number of tokens, or `@file`, whose tokens are counted."""
+    if not text.startswith("@"):
+        return (units.parse_tokens(text, name="--ctx"),)
+    if tokenizer is None:
+        raise UsageError(f"--ctx {text} counts the tokens of a prompt and needs --tokenizer, the model's tokenizer.json")
+    from ..presets.prompt import count_tokens
+
+    count = count_tokens(Path(text[1:]).expanduser(), Path(tokenizer).expanduser())
+    said.append(f"{text[1:]} is {count} tokens by {tokenizer}")
+    return (count,)
 
 
 def find_device(options: Options, hardware: str | None) -> Device | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..presets.spec import Causal, Chunked, Full, Local, Mask, Sliding
+from ..presets.spec import Blocked, Causal, Chunked, Full, Local, Mask, Sliding
 
 # An int, a float, or a numpy array of either: the arithmetic does not care.
 Number = Any
@@ -84,7 +84,8 @@ def pairs_before(mask: Mask, n: Number) -> Number:
 def attended_pairs(mask: Mask, new: Number, span: Number, *, square: bool = False) -> Number:
     """(query, key) pairs of `new` queries, the last of `span` positions (aligned bottom-right).
 
-    Causal: T·S - T(T-1)/2. `square` counts T·S whatever the mask, as PyTorch's counter does.
+    Causal: T·S - T(T-1)/2. `square` counts T·S whatever the mask, as PyTorch's counter does. Blocks are no mask: they are
+    cut, and a stack that has them runs whole (T = S).
 
     >>> attended_pairs(Causal(), 4, 10)
     34
@@ -92,6 +93,8 @@ def attended_pairs(mask: Mask, new: Number, span: Number, *, square: bool = Fals
     (12, 40)
     """
     match mask:
+        case Blocked(size=size):
+            return span // size * size * size + (span % size) ** 2
         case Local(reach=reach) if not square:
             beyond = larger(span - reach - 1, 0)
             return new * span - beyond * (beyond + 1)
@@ -132,7 +135,7 @@ def kept_tokens(mask: Mask, span: Number) -> Number:
     match mask:
         case Sliding(window=limit) | Chunked(chunk=limit):
             return smaller(span, limit)
-        case Full() | Causal() | Local():
+        case Full() | Causal() | Local() | Blocked():
             return span
 
 

@@ -120,8 +120,16 @@ def layer_names(stack: s.Stack) -> dict[s.Layer, str]:
     }
 
 
+def is_skipped(place: Place, layer: s.Layer) -> bool:
+    """Whether the layer attends a stack that has nothing in this pass: it is left out then (Llama 3.2 without an image)."""
+    sources = (sub.mixer.source for sub in layer.sublayers if isinstance(sub.mixer, s.Attention) and sub.mixer.source is not None)
+    return any(isinstance(place.sources[name], int) and place.sources[name] == 0 for name in sources)
+
+
 def one_layer(place: Place, stack: s.Stack, layer: s.Layer, owners: tuple[bool, ...]) -> Iterator[Row]:
     """Rows of one layer; a sublayer that does not own its weights brings none."""
+    if is_skipped(place, layer):
+        place = replace(place, tokens=replace(place.tokens, runs=False))
     for sub, owns in zip(layer.sublayers, owners, strict=True):
         for row in sublayer_rows(place.at(sub.name, component=sub.name), stack, sub):
             yield row if owns else replace(row, copies=0, fetches=0)

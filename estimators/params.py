@@ -89,7 +89,7 @@ def components(rows: Iterable[Row]) -> Iterator[Component]:
 
 def ruled_stacks(spec: s.ModelSpec) -> tuple[s.Stack, ...]:
     """The stacks that the rule is about: those that read text, else the one there is."""
-    text = tuple(stack for stack in spec.stacks if stack.tokens != "image")
+    text = tuple(stack for stack in spec.stacks if stack.tokens not in ("image", "sound"))
     return text or spec.stacks[:1]
 
 

@@ -82,6 +82,9 @@ def tokens_of(spec: ModelSpec, stack: Stack, work: Pass) -> Tokens:
         images = image_count(spec, work)
         patches = stack.default_tokens or 1
         return Tokens(sequences=work.batch * images, new=patches, span=patches, runs=images > 0 and not work.decoding)
+    if stack.tokens == "sound":
+        clip = stack.default_tokens or 1
+        return Tokens(sequences=work.batch, new=clip, span=clip, runs=False)
     if stack.tokens == "source":
         length = source_tokens(stack, work)
         return Tokens(sequences=work.batch, new=length, span=length, runs=not work.decoding)

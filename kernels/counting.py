@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..estimators.work import Pass, image_count, source_tokens
+from ..estimators.work import Pass
 from ..presets import spec as s
 from ..presets.dtypes import Dtype
+from .inputs import cross_tokens, random_inputs
 from .model import Model, build_model
 from .modules import Leaf
 from .paths import ledger_path
@@ -43,7 +43,7 @@ def counted_flops(model: Model, work: Pass) -> Counter[str]:
     attends: with `full_attention` the cache keeps every token, else as many as are needed. The backward pass goes to no
     path; it stands under "backward".
     """
-    inputs = made_inputs(model.spec, work)
+    inputs = random_inputs(model, work)
     if work.decoding:
         policy: Any = "full" if work.full_attention else "minimal"
         source = cross_tokens(model.spec, work)
@@ -79,66 +79,6 @@ def by_path(model: Model, counter: FlopCounterMode) -> Counter[str]:
     return found
 
 
-def made_inputs(spec: s.ModelSpec, work: Pass) -> dict[str, Any]:
-    """Inputs on `meta` for every stack that a pass runs."""
-    inputs: dict[str, Any] = {}
-    for stack in spec.stacks:
-        match stack.tokens:
-            case "context":
-                inputs["tokens"] = ids(work.batch, work.new_tokens)
-            case "source" if not work.decoding:
-                length = source_tokens(stack, work)
-                inputs["source"] = raw_input(stack, work.batch, length) if has_stem(stack) else ids(work.batch, length)
-            case "image" if not work.decoding and image_count(spec, work):
-                inputs["images"] = raw_input(stack, work.batch * image_count(spec, work), stack.default_tokens or 1)
-    return inputs
-
-
-def ids(*shape: int) -> Tensor:
-    """Token ids without numbers."""
-    return torch.empty(shape, dtype=torch.int64, device="meta")
-
-
-def has_stem(stack: s.Stack) -> bool:
-    """Whether a stack reads raw data in place of token ids."""
-    return bool(stack.embeddings) and isinstance(stack.embeddings[0], s.Conv)
-
-
-def raw_input(stack: s.Stack, count: int, tokens: int, *, device: str = "meta", dtype: torch.dtype = torch.float32) -> Tensor:
-    """Pixels or frames from which a stem makes `tokens` positions: [count, channels, *size]."""
-    return torch.empty(count, *raw_shape(stack, tokens), device=device, dtype=dtype)
-
-
-def raw_shape(stack: s.Stack, tokens: int) -> tuple[int, ...]:
-    """[channels, *size] of what a stem reads; patches stand as nearly in a square as their number allows."""
-    convs = [leaf for leaf in stack.embeddings if isinstance(leaf, s.Conv)]
-    first, last = convs[0], convs[-1]
-    outputs = tokens * last.expand // last.merge
-    sizes = grid(outputs, len(first.kernel))
-    for conv in reversed(convs):
-        sizes = tuple(size * step for size, step in zip(sizes, conv.stride or (1,) * len(sizes), strict=True))
-    return (first.d_in, *sizes)
-
-
-def grid(count: int, dimensions: int) -> tuple[int, ...]:
-    """`count` as a product of so many factors, as nearly equal as they can be in two; further ones are 1."""
-    if dimensions == 1:
-        return (count,)
-    side = next(size for size in range(int(count**0.5), 0, -1) if count % size == 0)
-    return (*(1,) * (dimensions - 2), side, count // side)
-
-
-def cross_tokens(spec: s.ModelSpec, work: Pass) -> int:
-    """Tokens that cross-attention reads."""
-    for stack, sub in spec.sublayers():
-        if isinstance(sub.mixer, s.Attention) and sub.mixer.source is not None and stack.role == "decoder":
-            other = spec.stack(sub.mixer.source)
-            if other.tokens == "image":
-                return (other.default_tokens or 1) * image_count(spec, work)
-            return int(source_tokens(other, work))
-    return 0
-
-
 def counted_cache_bytes(model: Model, work: Pass) -> dict[str, int]:
     """Bytes of the tensors that a cache of `work.context` tokens really holds: of self-attention, of cross-attention, of state."""
     cache = model.cache(work.batch, work.context, source=cross_tokens(model.spec, work), dtype=torch_dtype(work.kv_dtype))
@@ -157,6 +97,3 @@ def torch_dtype(dtype: Dtype) -> torch.dtype:
 def meta_model(spec: s.ModelSpec) -> Model:
     """The whole model without numbers, for counting."""
     return build_model(spec, device="meta", dtype=torch.bfloat16)
-
-
-__all__ = ["counted_buffers", "counted_cache_bytes", "counted_flops", "counted_parameters", "meta_model", "replace"]

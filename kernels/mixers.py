@@ -100,6 +100,8 @@ def rules_of(mask: s.Mask, tokens: int, keys: int) -> dict[str, Any]:
             return {"causal": False}
         case s.Local(reach=reach):
             return {"causal": False, "window": 2 * reach if reach < keys - 1 else None}
+        case s.Blocked(size=size):
+            return {"causal": False, "chunk": size if size < keys else None}
     limits: dict[str, int] = {}
     if isinstance(mask, s.Sliding) and mask.window < keys:
         limits["window"] = mask.window

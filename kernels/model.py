@@ -95,7 +95,7 @@ class Model(nn.Module):
             cache.room_for(new)
         for stack in self.stacks:
             assert isinstance(stack, Stack)
-            given = raw[stack.spec.tokens]
+            given = raw.get(stack.spec.tokens)
             if given is not None:
                 outputs[stack.spec.name] = self.run_stack(stack, given, outputs, cache, kernel)
         for head, module in zip(self.spec.heads, self.heads, strict=True):

@@ -103,6 +103,8 @@ def describe_mask(mask: s.Mask) -> str:
             return f"causal, chunks of {chunk}"
         case s.Local(reach=reach):
             return f"both ways, {reach} to either side"
+        case s.Blocked(size=size):
+            return f"both ways, blocks of {size}"
         case s.Causal():
             return "causal"
         case s.Full():

@@ -177,7 +177,13 @@ class Local(Data, frozen=True, tag="local"):
     reach: Size
 
 
-Mask = Full | Causal | Sliding | Chunked | Local
+class Blocked(Data, frozen=True, tag="blocked"):
+    """Both ways inside blocks of `size` positions that are computed apart (Qwen2.5-VL: windows of 8 x 8 patches)."""
+
+    size: Size
+
+
+Mask = Full | Causal | Sliding | Chunked | Local | Blocked
 
 
 class RopeScaling(Data, frozen=True, tag="rope_scaling"):
@@ -569,7 +575,8 @@ class Stack(Data, frozen=True, tag="stack"):
 
     Attributes:
         role: a `decoder` keeps a cache and runs in decode steps; an `encoder` runs once.
-        tokens: what its positions are: `context` (--ctx), `source` (--src) or `image` (patches, fixed).
+        tokens: what its positions are: `context` (--ctx), `source` (--src), `image` (patches, fixed) or `sound` (a tower
+            that hears: no pass has sound, so it rests).
         default_tokens: positions per image, or the source's length where the model fixes one (Whisper 1500).
         embeddings: what makes the first hidden state, in order. final: what follows the last layer.
     """
@@ -578,7 +585,7 @@ class Stack(Data, frozen=True, tag="stack"):
     d_model: Size
     role: Literal["encoder", "decoder"]
     blocks: tuple[Block, ...]
-    tokens: Literal["context", "source", "image"] = "context"
+    tokens: Literal["context", "source", "image", "sound"] = "context"
     default_tokens: Size | None = None
     embeddings: tuple[Part, ...] = ()
     final: tuple[Part, ...] = ()

@@ -14,7 +14,7 @@ from ..modules import linear
 from ..probes import dtype_name, free_memory_bytes, random_tensor, require_memory
 from ..timing import Call
 from .record import Record
-from .setting import Setting, Yardstick, beside, yardstick
+from .setting import Setting, beside, yardstick
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +86,3 @@ def bench_gemm(shapes: Sequence[Shape], *, dtype: torch.dtype = torch.bfloat16, 
 def gemm_backend(shape: Shape, setting: Setting) -> str:
     """What `modules.linear` calls for this shape."""
     return "torch.mv" if shape.m == 1 and setting.device.type == "cpu" else f"F.linear on {setting.device.type}"
-
-
-__all__ = ["Shape", "Yardstick", "bench_gemm", "gemm_call"]

@@ -53,7 +53,7 @@ HARMLESS = BOOKKEEPING | GENERATION | NUMERICS
 
 # Endings that say the same: token ids, dropouts, coefficients of losses, ranges of initial values.
 HARMLESS_ENDINGS = (
-    "_token_id", "_token_ids", "_token_index", "_token", "_dropout", "_dropout_prob", "_dropout_p", "_pdrop", "_dropout_rate",
+    "_token_id", "_token_ids", "_token_index", "_dropout", "_dropout_prob", "_dropout_p", "_pdrop", "_dropout_rate",
     "_loss_coef", "_loss_weight", "_loss_reduction", "_loss_alpha", "_initializer_range", "_init_std", "_jitter_noise",
     "_layerdrop", "dropout", "_eps", "_epsilon",
 )  # fmt: skip

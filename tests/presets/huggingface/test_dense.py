@@ -253,6 +253,7 @@ def test_heads_that_do_not_divide_round_down_where_the_library_does() -> None:
         pytest.param("gemma3_text", {"layer_types": ["odd"] * 6}, "layer_types names 'odd'; known are", id="a kind that is not known"),
         pytest.param("smollm3", {"no_rope_layers": [1, 0]}, "2 entries for 6 layers", id="a list of another length, again"),
         pytest.param("exaone4", {"sliding_window_pattern": "GGL"}, "must be letters", id="letters in another order"),
+        pytest.param("mistral", {"layer_types": ["full_attention"] * 6}, "sliding_attention throughout", id="a list against the window"),
         pytest.param("mpt", {"attn_config": {"kv_n_heads": 4}}, "kv_n_heads 4 is not built", id="what the library leaves out"),
         pytest.param("gemma4_text", {"use_bidirectional_attention": "some"}, "known are null, vision and all", id="a word"),
     ],

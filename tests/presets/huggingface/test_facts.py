@@ -30,13 +30,14 @@ REFUSED = {
 
 def facts() -> list[Any]:
     """One test a case."""
-    found = []
-    for path in sorted(FOLDER.glob("*.yaml")):
-        data = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-        for case in data["cases"]:
-            if "refused" not in case:
-                found.append(pytest.param({**case, "type": data["model_type"]}, id=f"{data['model_type']}-{case['id']}"))
-    return found
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    files = [yaml.load(path.read_text(encoding="utf-8"), Loader=loader) for path in sorted(FOLDER.glob("*.yaml"))]
+    return [
+        pytest.param({**case, "type": data["model_type"]}, id=f"{data['model_type']}-{case['id']}")
+        for data in files
+        for case in data["cases"]
+        if "refused" not in case
+    ]
 
 
 def configuration(case: Case) -> dict[str, Any]:

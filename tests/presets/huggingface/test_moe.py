@@ -12,7 +12,7 @@ from tfm.estimators.params import params
 from tfm.estimators.work import Pass
 from tfm.presets.errors import UnreadableError
 from tfm.presets.huggingface import read_config
-from tfm.presets.spec import Attention, Chunked, CompressedAttention, LatentAttention, MoE, ModelSpec, Sliding
+from tfm.presets.spec import Attention, Chunked, CompressedAttention, LatentAttention, ModelSpec, MoE, Sliding
 
 Facts = tuple[int, int, int, int]  # parameters, active ones; cache bytes a token (bf16) inside and beyond every window
 

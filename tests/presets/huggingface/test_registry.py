@@ -90,6 +90,7 @@ def test_an_unknown_key_that_could_change_a_number(extra: dict[str, Any]) -> Non
         pytest.param({"rope_theta": 1e6, "rope_scaling": {"type": "linear", "factor": 2.0}}, id="rotation"),
         pytest.param({"auto_map": {"AutoModel": "evil.py--Evil"}}, id="code that is never run"),
         pytest.param({"task_specific_params": {"text-generation": {"max_length": 50}}}, id="generation"),
+        pytest.param({"layer_types": ["full_attention"] * 3}, id="a list that says what is so anyway"),
         pytest.param({"use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28}, id="a window that is off"),
     ],
 )
@@ -101,6 +102,7 @@ def test_true_is_not_one_and_zero_is_not_false() -> None:
     assert is_harmless("tie_encoder_decoder", False)
     assert not is_harmless("tie_encoder_decoder", True)
     assert not is_harmless("is_encoder_decoder", 1)
+    assert not is_harmless("num_experts_per_token", 2)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,206 @@
+"""Whole models on the clock: how many layers fit, what is built, and from the layers timed to all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import cycle
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...estimators.latency import Roofline, roofline, row_times
+from ...estimators.ledger import ledger, total
+from ...estimators.sizes import bytes_of, stored_bytes
+from ...estimators.work import Pass, image_count, source_tokens
+from ...presets.device import Device
+from ...presets.dtypes import DTYPES
+from ...presets.errors import UsageError
+from ...presets.spec import ModelSpec, Stack
+from ..cache import Cache
+from ..counting import cross_tokens, has_stem, raw_shape
+from ..model import Model, build_model, cut
+from ..probes import GIB, dtype_name, free_memory_bytes, random_tensor, require_memory
+from ..timing import Call, Sample, graphed
+from .setting import Setting, Yardstick
+
+AUTO_STEP_S = 0.25  # `auto` takes so many layers that one pass of them lasts about this long
+RESERVE = 0.9  # of the free memory, so that what the machine does meanwhile does not swap
+
+
+def pass_of(phase: str, dtype: torch.dtype, *, batch: int, context: int, **more: Any) -> Pass:
+    """The pass that a benchmark runs: one format for weights, cache and arithmetic."""
+    kind = DTYPES[dtype_name(dtype)]
+    return Pass(phase=phase, batch=batch, context=context, weight_dtype=kind, kv_dtype=kind, activation_dtype=kind, **more)  # type: ignore[arg-type]
+
+
+# --- how many layers ------------------------------------------------------------------------------------------------
+
+
+def needed_bytes(spec: ModelSpec, work: Pass) -> int:
+    """Weights, cache and activations of one model that runs this pass, as PyTorch holds them."""
+    rows = ledger(spec, work)
+    weights = bytes_of(total(rows, "params", per="copies"), work.weight_dtype)
+    cache = sum(stored_bytes(row, work) for row in rows)
+    widest = max((row.reads + row.writes for row in rows if row.repeat), default=0)
+    return int(weights + cache + 3 * bytes_of(widest, work.activation_dtype))
+
+
+def depth(spec: ModelSpec) -> int:
+    """Layers of the largest stack: what `layers` counts."""
+    return max(stack.depth for stack in spec.stacks)
+
+
+def layers_for(wanted: str, spec: ModelSpec, works: list[Pass], setting: Setting, device: Device) -> int:
+    """How many layers to time: `all`, a number, or as many as fit the memory and AUTO_STEP_S (`auto`).
+
+    Raises UnreadableError, with what would fit, where the memory is not there.
+    """
+    whole, free = depth(spec), free_memory_bytes(setting.device)
+    if wanted == "auto":
+        return automatic(spec, works, device, None if free is None else int(RESERVE * free))
+    layers = whole if wanted == "all" else number_of_layers(wanted, whole)
+    needed = most_bytes(spec, works, layers)
+    require_memory(needed, setting.device, what=f"{spec.name} with {layers} of {whole} layers", fits=lambda room: said_fit(spec, works, room))
+    return layers
+
+
+def number_of_layers(wanted: str, whole: int) -> int:
+    """A number of layers as typed; raises UsageError."""
+    if not wanted.isdecimal() or not 1 <= int(wanted) <= whole:
+        raise UsageError(f"--layers: got {wanted!r}; allowed: auto, all or a number from 1 to {whole}")
+    return int(wanted)
+
+
+def most_bytes(spec: ModelSpec, works: list[Pass], layers: int) -> int:
+    """What the largest of some passes needs."""
+    short = cut(spec, layers)
+    return max(needed_bytes(short, work) for work in works)
+
+
+def automatic(spec: ModelSpec, works: list[Pass], device: Device, room: int | None) -> int:
+    """All layers where they are quick and fit, else as many as do, at least one."""
+
+    def serves(layers: int) -> bool:
+        quick = all((bound_of(cut(spec, layers), work, device) or 0.0) <= AUTO_STEP_S for work in works)
+        return quick and (room is None or most_bytes(spec, works, layers) <= room)
+
+    low, high = 1, depth(spec)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if serves(middle) else (low, middle - 1)
+    return low
+
+
+def bound_of(spec: ModelSpec, work: Pass, device: Device) -> float | None:
+    """The bound of a pass in seconds."""
+    bound = roofline(spec, work, device).bound_s
+    return None if bound is None else float(bound)
+
+
+def said_fit(spec: ModelSpec, works: list[Pass], room: int) -> str:
+    """In words, how many layers so many free bytes have room for."""
+    fitting = [layers for layers in range(1, depth(spec) + 1) if most_bytes(spec, works, layers) <= room]
+    return f"--layers {max(fitting)} ({dtype_of(works[0])})" if fitting else "a smaller model, a narrower dtype or a shorter context"
+
+
+def dtype_of(work: Pass) -> str:
+    """The format computed in."""
+    return work.activation_dtype.name
+
+
+# --- from the layers timed to all -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """How the time of some layers becomes that of all: outside + (time - outside) · factor."""
+
+    timed: int
+    whole: int
+    factor: float
+
+    @property
+    def said(self) -> str:
+        """In words."""
+        return f"{self.timed} of {self.whole} layers timed" + (", scaled" if self.timed < self.whole else "")
+
+    def apply(self, sample: Sample, outside: Sample | None) -> Sample:
+        """The sample of the whole model; `outside` was taken side by side with it, and ran embedding and heads alone."""
+        if self.timed == self.whole or outside is None:
+            return sample
+        pairs = zip(sample.times, outside.times, strict=False)
+        return replace(sample, times=tuple(rest + max(0.0, time - rest) * self.factor for time, rest in pairs))
+
+
+def scale_of(spec: ModelSpec, layers: int, work: Pass, device: Device) -> Scale:
+    """Layers of different kinds count by their floors, equal ones are simply counted."""
+    whole, timed = (layer_seconds(model, work, device) for model in (spec, cut(spec, layers)))
+    return Scale(timed=min(layers, depth(spec)), whole=depth(spec), factor=whole / timed)
+
+
+def layer_seconds(spec: ModelSpec, work: Pass, device: Device) -> float:
+    """The floor of what lies in layers."""
+    inside = [row for row in ledger(spec, work) if row.repeat and in_layer(spec, row.path)]
+    peak = device.peak_for(work.activation_dtype.name) or float("inf")
+    return float(sum(max(row_times(row, work, device, peak)) for row in inside))
+
+
+def in_layer(spec: ModelSpec, path: str) -> bool:
+    """Whether a row belongs to a layer: not to embeddings, final norms or heads."""
+    stack, _, rest = path.partition("/")
+    return stack in {known.name for known in spec.stacks} and rest.partition("/")[0] not in ("embedding", "final")
+
+
+# --- what runs ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A model with its cache and input, ready to run one pass."""
+
+    model: Model
+    inputs: dict[str, Any]
+    cache: Cache | None
+    work: Pass
+
+    @torch.inference_mode()
+    def run(self) -> dict[str, Tensor]:
+        """One pass; the cache is as it was before."""
+        if self.cache is not None:
+            self.cache.length = self.work.context - self.work.new_tokens
+        return self.model(**self.inputs, cache=self.cache, last=self.work.last_logits)  # type: ignore[no-any-return]
+
+    @torch.inference_mode()
+    def outside(self) -> list[Tensor]:
+        """The heads alone, over states of the shape that the pass gives them."""
+        width, positions = self.model.spec.main.d_model, 1 if self.work.last_logits else self.work.new_tokens
+        states = self.inputs["tokens"].new_ones((self.work.batch, positions, width), dtype=self.model.make.dtype)
+        return [module(states) for head, module in zip(self.model.spec.heads, self.model.heads, strict=True) if head.stack == self.model.spec.main.name]
+
+
+def subject(model: Model, work: Pass) -> Subject:
+    """A model made ready for a pass: random tokens, a cache full of random numbers up to the new ones."""
+    device, dtype = model.make.device, model.make.dtype
+    inputs = {name: value for stack in model.spec.stacks for name, value in stack_input(model.spec, stack, work, device, dtype)}
+    cache = None
+    if model.spec.decodes:
+        cache = model.cache(work.batch, work.context, source=cross_tokens(model.spec, work))
+        if work.decoding:
+            cache.randomise(work.context - work.new_tokens)
+    return Subject(model=model, inputs=inputs, cache=cache, work=work)
+
+
+def stack_input(spec: ModelSpec, stack: Stack, work: Pass, device: torch.device, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    """What a stack reads in a pass: random ids, frames or pixels; nothing where it rests."""
+    rows = min((part.rows for part in stack.embeddings if hasattr(part, "rows")), default=1)
+    if stack.tokens == "context":
+        yield "tokens", torch.randint(rows, (work.batch, work.new_tokens), device=device)
+    elif stack.tokens == "source" and not work.decoding:
+        length = source_tokens(stack, work)
+        raw = has_stem(stack)
+        yield "source", random_tensor((work.batch, *raw_shape(stack, length)), dtype, device) if raw else torch.randint(rows, (work.batch, length), device=device)
+    elif stack.tokens == "image" and not work.decoding and image_count(spec, work):
+        count = work.batch * image_count(spec, work)
+        yield "images", random_tensor((count, *raw_shape(stack, stack.default_tokens or 1)), dtype, device)
