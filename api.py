@@ -48,7 +48,7 @@ def work(given: Pass | None, **fields: object) -> Pass:
     from .presets.dtypes import get_dtype
 
     named = {key: get_dtype(value) if key.endswith("_dtype") and isinstance(value, str) else value for key, value in fields.items()}
-    return replace(given or Pass(), **named)  # type: ignore[arg-type]
+    return replace(given or Pass(), **named)
 
 
 def ledger(name: str | ModelSpec, given: Pass | None = None, **fields: object) -> tuple[Row, ...]:

@@ -192,22 +192,25 @@ def flops(model: Any) -> Facts:
     with torch.no_grad(), counter:
         model(**given, **({"use_cache": False} if "input_ids" in given and hasattr(model, "generate") else {}))
     by_module = {str(name): {str(op).removeprefix("aten."): n for op, n in ops.items()} for name, ops in counter.get_flop_counts().items()}
+    scan, added = _beyond_algebra(model, by_module)
     found: Facts = {key: list(tensor.shape) for key, tensor in given.items()}
-    found |= {"total": counter.get_total_flops(), "implementation": _implementation(model, by_module), "by_op": by_module["Global"]}
-    return found
+    found |= {"total": counter.get_total_flops(), "implementation": scan + added}
+    return found | ({"chunked_scan": scan} if scan else {}) | {"by_op": by_module["Global"]}
 
 
-def _implementation(model: Any, by_module: dict[str, dict[str, int]]) -> int:
-    """FLOPs that the algebra does not have: padded positions of causal convolutions, the delta rule's chunks, idle experts."""
-    extra = 0
+def _beyond_algebra(model: Any, by_module: dict[str, dict[str, int]]) -> tuple[int, int]:
+    """FLOPs of recurrences computed in chunks (delta rule, Mamba-2), and of padded convolutions and experts not chosen."""
+    scan, added = 0, 0
     for name, module in model.named_modules():
-        ops = by_module.get(f"{type(model).__name__}.{name}", {})
+        products = by_module.get(f"{type(model).__name__}.{name}", {}).get("bmm", 0)
         if isinstance(module, nn.Conv1d) and module.groups > 1 and module.padding == (module.kernel_size[0] - 1,):
-            extra += 2 * BATCH * module.out_channels * module.kernel_size[0] * module.padding[0]
-        elif type(module).__name__.endswith("GatedDeltaNet") or type(module).__name__ == "Llama4TextExperts":
-            share = 1 if type(module).__name__.endswith("GatedDeltaNet") else 1 - model.config.get_text_config().num_experts_per_tok / module.num_experts
-            extra += round(ops.get("bmm", 0) * share)
-    return extra
+            added += 2 * BATCH * module.out_channels * module.kernel_size[0] * module.padding[0]
+        elif type(module).__name__.endswith(("GatedDeltaNet", "Mamba2Mixer", "BambaMixer")):
+            scan += products
+        elif type(module).__name__ == "Llama4TextExperts":  # runs every expert on every token
+            chosen = model.config.get_text_config().num_experts_per_tok
+            added += products * (module.num_experts - chosen) // module.num_experts
+    return scan, added
 
 
 def cache(model: Any) -> Facts | None:

@@ -188,7 +188,7 @@ def ledger_table(answer: Params) -> Table:
 
 def explanations(spec: ModelSpec, answer: Params) -> tuple[Explanation, ...]:
     """Total and rule of thumb."""
-    from ..estimators.params import ruled_stacks, vocabulary
+    from ..estimators.rule_of_thumb import ruled_stacks, vocabulary
     from .explain import explanation
     from .quantities import Kind, Quantity
 
@@ -202,7 +202,7 @@ def explanations(spec: ModelSpec, answer: Params) -> tuple[Explanation, ...]:
 
 def solved(text: str, model: str | None) -> Answer:
     """Shapes that the rule gives for a number of parameters."""
-    from ..estimators.params import solve as shapes
+    from ..estimators.solve import solve as shapes
     from ..presets.errors import UsageError
     from . import units
     from .output import Answer

@@ -79,7 +79,7 @@ def scaling(cfg: Config, given: dict[str, Any]) -> RopeScaling | None:
         short_factor=floats(given.get("short_factor")),
         long_factor=floats(given.get("long_factor")),
         truncate=given.get("truncate") is not False,
-        **numbers,  # type: ignore[arg-type]
+        **numbers,
     )
 
 

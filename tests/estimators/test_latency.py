@@ -125,6 +125,7 @@ def test_arrays_give_what_single_points_give() -> None:
     batches, contexts = np.array([1, 7, 64]), np.array([10, 500, 9000])
     swept = latency(load_model("mixtral-8x7b"), Pass(batch=batches, context=contexts), A100)
     assert swept.decode is not None and swept.decode.floor_s is not None and swept.prefill.floor_s is not None
+    assert swept.critical_batch is not None
     for index, (batch, context) in enumerate(zip(batches.tolist(), contexts.tolist(), strict=True)):
         one = latency(load_model("mixtral-8x7b"), Pass(batch=batch, context=context), A100)
         assert one.decode is not None

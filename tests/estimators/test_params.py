@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tfm.estimators.params import params, rule_of_thumb, solve
+from tfm.estimators.params import params
+from tfm.estimators.rule_of_thumb import rule_of_thumb
+from tfm.estimators.solve import solve
 from tfm.presets.loader import load_model, model_names
 
 

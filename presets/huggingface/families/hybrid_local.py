@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import sqrt
 
 import msgspec
 
-from ...spec import HeadNorm, Norm, RgLru, ShortConv
+from ...spec import HeadNorm, MoE, Norm, RgLru, ShortConv
 from ..blocks import Heads, Text, activation, biases, decoder, even_width, gated, grouped, layer_types, window_mask
 from ..config import Config
 from ..registry import text_family
 from ..rope import rope
-from ..standard import self_attention, tied
-from .moe_blocks import Branch, two_branches
+from ..standard import Sizes, self_attention, tied
+from .moe_blocks import Branch, feeds_of, routing, two_branch_text, two_branches
 
 
 @text_family("recurrent_gemma")
@@ -59,22 +60,60 @@ LFM2_UNREAD = (
 @text_family("lfm2")
 def lfm2(cfg: Config) -> Text:
     """LFM2 (Liquid AI 2025): gated short convolutions, attention with normed heads in the layers that are named."""
-    d_model, vocab = cfg.integer("hidden_size", default=2560), cfg.integer("vocab_size", default=65536)
-    depth = cfg.layers("num_hidden_layers", default=32)
-    norm = Norm(type="rms", eps=cfg.number("norm_eps", default=1e-5))
-    shape = grouped(cfg, d_model, heads=32, kv_heads=8)
-    attention = self_attention(shape, head_norm=HeadNorm(eps=norm.eps), position=rope(cfg, shape.head_dim, theta=1e6))
+    size = lfm2_sizes(cfg, d_model=2560, depth=32)
+    named = cfg.integers("full_attn_idxs")
+    mixers = lfm2_mixers(cfg, size, lambda index: named is None or index in named)
+    return lfm2_text(cfg, size, mixers, [Branch("dense", gated(lfm2_width(cfg)))] * size.depth)
+
+
+@text_family("lfm2_moe")
+def lfm2_moe(cfg: Config) -> Text:
+    """LFM2 with experts in all but the first layers, corrected by a buffer."""
+    size = lfm2_sizes(cfg, d_model=2048, depth=32)
+    if not cfg.has("layer_types"):
+        raise cfg.refuse("layer_types is missing: which layers attend?")
+    mixers = lfm2_mixers(cfg, size, lambda _: True)
+    moe = MoE(
+        experts=cfg.integer("num_experts", default=32),
+        top_k=cfg.integer("num_experts_per_tok", default=4),
+        expert=gated(cfg.integer("moe_intermediate_size", default=1792)),
+        correction="buffer" if cfg.flag("use_expert_bias", default=True) else "none",
+        **routing(cfg, scoring="sigmoid", normalize=True),
+    )
+    dense, first = gated(cfg.integer("intermediate_size", default=7168)), cfg.integer("num_dense_layers", default=2, least=0)
+    return lfm2_text(cfg, size, mixers, feeds_of(size.depth, lambda index: index >= first, dense, moe))
+
+
+def lfm2_sizes(cfg: Config, *, d_model: int, depth: int) -> Sizes:
+    """The sizes both have; the width of the feed-forward is theirs to read."""
+    return Sizes(
+        vocab=cfg.integer("vocab_size", default=65536),
+        d_model=cfg.integer("hidden_size", default=d_model),
+        d_ff=1,
+        depth=cfg.layers("num_hidden_layers", default=depth),
+        positions=cfg.optional_integer("max_position_embeddings", default=128000),
+        act="silu",
+    )
+
+
+def lfm2_mixers(cfg: Config, size: Sizes, attends: Callable[[int], bool]) -> list[Branch]:
+    """The mixer of every layer: by `layer_types`, else attention where `attends(index)` says so."""
+    shape = grouped(cfg, size.d_model, heads=32, kv_heads=8)
+    eps = cfg.number("norm_eps", default=1e-5)
+    attention = self_attention(shape, head_norm=HeadNorm(eps=eps), position=rope(cfg, shape.head_dim, theta=1e6))
     bias = cfg.flag("conv_bias", default=False)
-    conv = ShortConv(width=d_model, conv=cfg.integer("conv_L_cache", default=3), bias=bias)
+    conv = ShortConv(width=size.d_model, conv=cfg.integer("conv_L_cache", default=3), bias=bias)
     kinds = {"full_attention": Branch("attention", attention), "conv": Branch("conv", conv, "conv")}
-    listed, named = layer_types(cfg, depth, tuple(kinds)), cfg.integers("full_attn_idxs")
-    if listed is None:
-        listed = tuple("full_attention" if named is None or index in named else "conv" for index in range(depth))
+    listed = layer_types(cfg, size.depth, tuple(kinds))
+    return [kinds[kind] for kind in listed or ("full_attention" if attends(index) else "conv" for index in range(size.depth))]
+
+
+def lfm2_text(cfg: Config, size: Sizes, mixers: list[Branch], feeds: list[Branch]) -> Text:
+    """Two normed branches a layer; the head is tied unless the file says otherwise, under either name."""
     cfg.ignore(*LFM2_UNREAD)
-    feed = Branch("dense", gated(lfm2_width(cfg)))
-    layers = two_branches(norm, [kinds[kind] for kind in listed], [feed] * depth)
-    stack = decoder(d_model, vocab, layers, final=norm, max_positions=cfg.optional_integer("max_position_embeddings", default=128000))
-    return Text(stack=stack, vocab=vocab, tied=cfg.flag("tie_embedding", "tie_word_embeddings", default=True))
+    norm = Norm(type="rms", eps=cfg.number("norm_eps", default=1e-5))
+    text = two_branch_text(cfg, size, norm, mixers, feeds)
+    return text.retied(tied=cfg.flag("tie_embedding", "tie_word_embeddings", default=True))
 
 
 def lfm2_width(cfg: Config) -> int:

@@ -6,12 +6,13 @@ import msgspec
 
 from ...spec import Causal, FeedForward, Indexer, LatentAttention, MoE
 from ..blocks import Text, gated, layer_types, rms
-from ..config import Config, shown
+from ..config import REQUIRED, Config, shown
 from ..registry import text_family
 from ..rope import rope
 from ..standard import Sizes, sizes
-from .moe_blocks import Branch, Correction, Scoring, dense_first, feeds_of, routing, two_branch_text, unread
+from .moe_blocks import Branch, Correction, Scoring, dense_first, feeds_of, routed_layers, routing, two_branch_text, unread
 
+PREDICTION = ("num_nextn_predict_layers", "num_mtp_layers")
 INDEXED = ("indexed_attention", "deepseek_sparse_attention")
 
 
@@ -36,7 +37,7 @@ def shared_and_routed(
     cfg: Config,
     size: Sizes,
     *,
-    experts: int,
+    experts: int | None,
     top_k: int | None,
     d_ff: int,
     shared: int,
@@ -47,7 +48,7 @@ def shared_and_routed(
     """`n_routed_experts`, and one expert as wide as `n_shared_experts` of them that always runs."""
     width = cfg.integer("moe_intermediate_size", default=d_ff)
     beside = cfg.optional_integer("n_shared_experts", default=shared, least=0) or 0
-    count = cfg.integer("num_experts", "n_routed_experts", "num_local_experts", default=experts)
+    count = cfg.integer("num_experts", "n_routed_experts", "num_local_experts", default=REQUIRED if experts is None else experts)
     chosen = cfg.optional_integer("num_experts_per_tok", default=top_k)
     if chosen is None:  # the class of DeepSeek-V2 has no default: it can be counted, but not run
         chosen = min(6, count)
@@ -65,7 +66,7 @@ def shared_and_routed(
 def assemble(cfg: Config, size: Sizes, mixers: list[Branch], moe: MoE, dense: FeedForward, *, first: int) -> Text:
     """Dense layers first, then routed ones; layers that predict further tokens are in checkpoints, not in this class."""
     unread(cfg, moe_layer_freq=1)
-    cfg.ignore("num_nextn_predict_layers", "num_mtp_layers")
+    cfg.ignore(*PREDICTION)
     sparse = dense_first(cfg, size.depth, first=first)
     return two_branch_text(cfg, size, rms(cfg), mixers, feeds_of(size.depth, lambda index: sparse[index], dense, moe))
 
@@ -95,6 +96,19 @@ def deepseek_v3(cfg: Config) -> Text:
     attention = latent_heads(cfg, heads=128, q_rank=1536, nope=128, value=128)
     dense = gated(size.d_ff, activation=size.act)
     return assemble(cfg, size, [Branch("latent", attention)] * size.depth, v3_experts(cfg, size), dense, first=3)
+
+
+@text_family("glm4_moe_lite")
+def glm4_moe_lite(cfg: Config) -> Text:
+    """GLM-4.7-Flash: DeepSeek-V3 in a small size, the first layer dense."""
+    size = sizes(cfg, vocab=154880, d_model=2048, d_ff=10240, depth=47, positions=202752)
+    attention = latent_heads(cfg, heads=20, q_rank=768, nope=192, value=256)
+    moe = shared_and_routed(cfg, size, experts=64, top_k=4, d_ff=1536, shared=1, scoring="sigmoid", correction="buffer")
+    unread(cfg, first_k_dense_replace=1)
+    sparse = routed_layers(cfg, size.depth, dense=1)
+    feeds = feeds_of(size.depth, lambda index: sparse[index], gated(size.d_ff, activation=size.act), moe)
+    cfg.ignore(*PREDICTION)
+    return two_branch_text(cfg, size, rms(cfg, default=1e-5), [Branch("latent", attention)] * size.depth, feeds)
 
 
 def indexer(cfg: Config, attention: LatentAttention, *, heads: int, own: bool) -> Indexer:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from ...spec import HeadNorm, Indexer, MoE
-from ..blocks import Text, biases, gated, grouped, layer_types, rms
+from ..blocks import Text, activation, biases, gated, grouped, layer_types, rms, sliding_types
 from ..config import Config
 from ..registry import text_family
 from ..rope import rope
-from ..standard import Sizes, alike, self_attention, sizes
-from .latent import assemble, shared_and_routed
+from ..standard import Sizes, alike, by_kind, self_attention, sizes
+from .latent import PREDICTION, assemble, shared_and_routed
 from .moe_blocks import Branch, attention_branches, feeds_of, routed_layers, routing, two_branch_text, unread
 
 
@@ -28,6 +28,69 @@ def glm4_moe(cfg: Config) -> Text:
     mixers = attention_branches(attention, alike(size.depth, rope(cfg, shape.head_dim, partial=0.5)))
     moe = shared_and_routed(cfg, size, experts=128, top_k=8, d_ff=1408, shared=1, scoring="sigmoid", correction="buffer")
     return assemble(cfg, size, mixers, moe, gated(size.d_ff, activation=size.act), first=1)
+
+
+@text_family("solar_open")
+def solar_open(cfg: Config) -> Text:
+    """Solar Open: GLM-4.5 without dense layers, rotating whole heads."""
+    size = Sizes(
+        vocab=cfg.integer("vocab_size", default=196608),
+        d_model=cfg.integer("hidden_size", default=4096),
+        d_ff=1,  # every layer has experts
+        depth=cfg.layers("num_hidden_layers", default=48),
+        positions=cfg.optional_integer("max_position_embeddings", default=131072),
+        act=activation(cfg, default="silu"),
+    )
+    shape = grouped(cfg, size.d_model, heads=64, kv_heads=8, head_dim=128)
+    attention = self_attention(shape, bias=biases(qkv=cfg.flag("attention_bias", default=False)))
+    moe = shared_and_routed(cfg, size, experts=128, top_k=8, d_ff=1280, shared=1, scoring="sigmoid", correction="buffer")
+    unread(cfg, first_k_dense_replace=0, use_qk_norm=False)
+    cfg.ignore(*PREDICTION, "intermediate_size", "moe_layer_freq")
+    mixers = attention_branches(attention, alike(size.depth, rope(cfg, shape.head_dim, theta=1e6)))
+    return two_branch_text(cfg, size, rms(cfg, default=1e-5), mixers, [Branch("moe", moe)] * size.depth)
+
+
+@text_family("dots1")
+def dots1(cfg: Config) -> Text:
+    """dots.llm1 (arXiv:2506.05767): Qwen3's attention over DeepSeek-V3's experts; upper layers may slide."""
+    size = sizes(cfg, vocab=152064, d_model=4608, d_ff=10944, depth=62)
+    shape = grouped(cfg, size.d_model, heads=32, kv_heads=32)
+    window, start = cfg.optional_integer("sliding_window", default=4096), cfg.integer("max_window_layers", default=62, least=0)
+    types = sliding_types(cfg, size.depth, lambda index: window is not None and index >= start)
+    bias = cfg.flag("attention_bias", default=False)
+    attention = self_attention(shape, bias=biases(qkv=bias, out=bias), head_norm=HeadNorm(eps=rms(cfg).eps))
+    moe = shared_and_routed(cfg, size, experts=None, top_k=None, d_ff=1408, shared=0, scoring="sigmoid", correction="buffer")
+    mixers = attention_branches(attention, by_kind(types, window, rope(cfg, shape.head_dim)))
+    return assemble(cfg, size, mixers, moe, gated(size.d_ff, activation=size.act), first=0)
+
+
+@text_family("ernie4_5_moe")
+def ernie4_5_moe(cfg: Config) -> Text:
+    """ERNIE 4.5 with experts: from one layer to another at an interval; the router's correction is a parameter here."""
+    size = sizes(cfg, vocab=103424, d_model=2560, d_ff=12288, depth=28, positions=131072)
+    shape = grouped(cfg, size.d_model, heads=20, kv_heads=4)
+    bias = cfg.flag("use_bias", default=False)
+    attention = self_attention(shape, bias=biases(qkv=bias, out=bias))
+    width, beside = cfg.integer("moe_intermediate_size", default=1536), cfg.integer("moe_num_shared_experts", default=2, least=0)
+    moe = MoE(
+        experts=cfg.integer("moe_num_experts", "num_experts", default=64),
+        top_k=cfg.integer("moe_k", "num_experts_per_tok", default=6),
+        expert=gated(width, activation=size.act),
+        shared=gated(width * beside, activation=size.act, bias=bias) if beside else None,
+        correction="parameter",
+        **routing(cfg, scoring="softmax", normalize=True),
+    )
+    first, last = cfg.integer("moe_layer_start_index", default=1, least=0), cfg.integer("moe_layer_end_index", default=-1, least=-1)
+    step, last = cfg.integer("moe_layer_interval", default=1), size.depth - 1 if last == -1 else last
+    cfg.ignore(*ERNIE_UNREAD, *PREDICTION)
+    mixers = attention_branches(attention, alike(size.depth, rope(cfg, shape.head_dim, theta=500000.0, interleaved=True)))
+    dense = gated(size.d_ff, activation=size.act, bias=bias)
+    feeds = feeds_of(size.depth, lambda index: (index + 1) % step == 0 and first <= index <= last, dense, moe)
+    text = two_branch_text(cfg, size, rms(cfg, default=1e-5), mixers, feeds)
+    return text.retied(tied=cfg.flag("tie_word_embeddings", default=True))
+
+
+ERNIE_UNREAD = ("moe_norm_min", "moe_capacity", "moe_gate", "moe_use_aux_free", "moe_aux_loss_lambda", "compression_ratio")
 
 
 @text_family("minimax_m2")

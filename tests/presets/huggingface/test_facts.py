@@ -50,7 +50,7 @@ def pass_of(given: dict[str, Any]) -> Pass:
     source = None
     if "decoder_input_ids" in given:
         source = given["input_ids"][1] if "input_ids" in given else given["input_features"][2] // 2
-    shape = given.get("decoder_input_ids") or given.get("input_ids") or given.get("pixel_values")
+    shape = next(given[key] for key in ("decoder_input_ids", "input_ids", "pixel_values") if key in given)
     images = int("pixel_values" in given) or None
     return Pass(batch=shape[0], context=shape[1], source=source, images=images, full_attention=True)
 
