@@ -218,7 +218,8 @@ def cache(model: Any) -> Facts | None:
 
     `per_token` is what the mathematics needs; `stored_per_token` stands beside it where the library holds more.
     """
-    if not hasattr(model, "generate") or not model.config.get_text_config(decoder=True).use_cache:
+    text = model.config.get_text_config(decoder=True)
+    if not hasattr(model, "generate") or not text.use_cache or text.model_type == "deepseek_v4":  # V4's growth is no step a token
         return None
     held = {length: _held(model, length) for length in (SHORT, SHORT + 1, LONG, LONG + 1)}
     grown = {key: held[SHORT + 1][key] - held[SHORT][key] for key in ("self", "cross")}

@@ -78,7 +78,8 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, rules: Rules) -> Tensor:
         return tiled(q, k, v, rules)
     (B, N, T, _), (K, S) = q.shape, k.shape[1:3]
     # SDPA's own is_causal is aligned top-left: right only for T = S.
-    square = rules.causal and T == S > 1 and rules.window is rules.chunk is rules.padding is rules.bias is None
+    plain = all(rule is None for rule in (rules.window, rules.chunk, rules.padding, rules.bias))
+    square = rules.causal and plain and T == S > 1
     mask = None if square else visible(rules, range(S - T, S), range(S), q.device)
     bias = bias_block(rules, (B, N), range(T), range(S))
     if bias is not None:
@@ -119,11 +120,11 @@ FUSED = {
 }
 
 
-class _Operators(TorchDispatchMode):
+class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes the name of every operator that reaches PyTorch's dispatcher. SDPA's math path has no name there: it is its parts."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.names: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -7,7 +7,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..presets import spec as s
-from .modules import Draw, Leaf, Linear, Make, Named, Norm, UnsupportedError, activation_named, gated_product, linear
+from .linear import fast_linear
+from .modules import Draw, Leaf, Linear, Make, Named, Norm, UnsupportedError, activation_named, gated_product
 
 
 class FeedForward(Named):
@@ -143,7 +144,7 @@ class ExpertLinear(Leaf):
         """x [r, d_in] through one expert, or each row through the expert that `which` [r] names -> [r, d_out]."""
         bias = None if self.bias is None else self.bias[which]
         if isinstance(which, int):
-            return linear(x, self.weight[which], bias)
+            return fast_linear(x, self.weight[which], bias)
         # [r, d_out, d_in] @ [r, d_in, 1] -> [r, d_out, 1]
         y = (self.weight[which] @ x.unsqueeze(-1)).squeeze(-1)
         return y if bias is None else y + bias

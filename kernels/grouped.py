@@ -93,14 +93,13 @@ def _parts(k: Tensor) -> int:
 def _in_parts(q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float | None, parts: int) -> tuple[Tensor, Tensor]:
     """`_flash` over `parts` equal pieces of the context and the rest, joined: each weighs what its log-sum-exp says."""
     (B, K, R, D), S = q.shape, k.shape[2]
-    added = None if added is None else added.expand(B, K, R, S)
     pieces = []
     for part, (first, count) in ((parts, (0, S // parts)), (1, (S // parts * parts, S % parts))):
         if count:
             cut = slice(first, first + part * count)
             # [B,K,part * count,D] -> [B * K,part,count,D], a view
-            keys, values = (x[:, :, cut].unflatten(2, (part, count)).flatten(0, 1) for x in (k, v))
-            extra = None if added is None else added[..., cut].unflatten(3, (part, count)).transpose(2, 3).flatten(0, 1)
+            keys, values = (x[:, :, cut].view(B, K, part, count, D).flatten(0, 1) for x in (k, v))
+            extra = None if added is None else added.expand(B, K, R, S)[..., cut].reshape(B * K, R, part, count).transpose(1, 2)
             pieces.append(_flash(q.flatten(0, 1).unsqueeze(1).expand(-1, part, R, D), keys, values, extra, scale))
     outs, logs = (torch.cat(x, dim=1) for x in zip(*pieces, strict=True))
     log_sum = logs.logsumexp(dim=1)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from ..presets import spec as s
 from .cache import Latent
+from .linear import fast_linear
 from .mixers import Run, Scores, heads_of, refuse
 from .modules import Draw, Leaf, Linear, Make, Named, Norm
 
@@ -26,7 +26,7 @@ class LatentUp(Leaf):
     def forward(self, x: Tensor, side: str) -> Tensor:
         """`expand` latent [B,S,rank] -> [B,N,S,nope + v]; `query` q [B,N,T,nope] -> [B,N,T,rank]; `value` [B,N,T,rank] -> [B,N,T,v]."""
         if side == "expand":
-            return heads_of(F.linear(x, self.weight), self.spec.heads)
+            return heads_of(fast_linear(x, self.weight), self.spec.heads)
         keys, values = self.weight.unflatten(0, (self.spec.heads, -1)).split([self.spec.nope_dim, self.spec.value_dim], dim=1)
         # q W_k: [B,N,T,nope] @ [N,nope,rank]; o W_v^T: [B,N,T,rank] @ [N,rank,v]
         return x @ keys if side == "query" else x @ values.transpose(1, 2)

@@ -41,12 +41,12 @@ def check(q: Tensor, k: Tensor, v: Tensor, rules: Rules) -> None:
     if not q.ndim == k.ndim == v.ndim == 4:
         raise UsageError(f"attention takes q [B,N,T,Dk], k [B,K,S,Dk], v [B,K,S,Dv]; got {shapes}.")
     if q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3] or k.shape[:3] != v.shape[:3]:
-        raise UsageError(f"q, k and v do not fit together: {shapes}. B and Dk of q and k, and B, K and S of k and v have to be equal.")
+        raise UsageError(f"q, k and v do not fit together: {shapes}. q and k share B and Dk; k and v share B, K and S.")
     if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
         raise UsageError(f"{q.shape[1]} query heads cannot share {k.shape[1]} key/value heads evenly.")
     placed = rules.causal or rules.window is not None or rules.chunk is not None
     if placed and q.shape[2] > k.shape[2]:
-        raise UsageError(f"causal, windowed or chunked attention of {q.shape[2]} query tokens needs at least as many keys; got {k.shape[2]}.")
+        raise UsageError(f"causal, windowed or chunked attention of {q.shape[2]} tokens needs at least as many keys; got {k.shape[2]}.")
     for name, value in (("window", rules.window), ("chunk", rules.chunk)):
         if value is not None and value < 1:
             raise UsageError(f"{name} has to be at least 1 token; got {value}.")

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 
-import msgspec
 import torch
 from torch import Tensor, nn
 
 from ..presets import spec as s
-from ..presets.errors import UsageError
 from .blocks import Registry, Stack, Sublayer, attach, leaf_module
 from .cache import Cache, Cross, Entry, KeyValue, Latent, Policy, ring
 from .init import fill
 from .mixers import Run
-from .modules import Leaf, Linear, Make, Named, activate
+from .modules import Make, Named, activate
+from .shrink import cut
 
 
 class Joint(Named):
@@ -23,17 +21,16 @@ class Joint(Named):
 
     def __init__(self, parts: tuple[s.Part, ...], width: int, make: Make, owners: Registry, prefix: str) -> None:
         super().__init__()
-        self.parts, self.leaves = parts, list[Leaf]()
+        self.parts = parts
         for leaf in parts:
             made = leaf_module(leaf, width, make, owners)
             owners[f"{prefix}/{leaf.name}"] = made
             attach(self, leaf.name, made)
-            self.leaves.append(made)
 
     def forward(self, x: Tensor, *, last: bool = False) -> Tensor:
         """x [B,T,D] -> [B,T',D'], or [B,D'] where a part runs once; `last`: at the last position only."""
         x = x[:, -1:] if last else x
-        for leaf, module in zip(self.parts, self.leaves, strict=True):
+        for leaf, module in zip(self.parts, self.children(), strict=True):
             if isinstance(leaf, s.Linear):
                 x = activate(leaf.activation, module(gathered(leaf, x)))
             elif not isinstance(leaf, s.Parameter):
@@ -192,35 +189,3 @@ def build_model(
     made = Model(spec if layers is None else cut(spec, layers), Make(device=torch.device(device), dtype=dtype))
     fill(made, seed=seed)
     return made.eval()
-
-
-def cut(spec: s.ModelSpec, layers: int) -> s.ModelSpec:
-    """The same model with at most `layers` layers a stack: of each kind in proportion, one at least where there is room."""
-    if layers < 1:
-        raise UsageError(f"a model needs at least 1 layer; got {layers}")
-    return msgspec.structs.replace(spec, stacks=tuple(cut_stack(stack, layers) for stack in spec.stacks), total_params=None)
-
-
-def cut_stack(stack: s.Stack, layers: int) -> s.Stack:
-    """The first layers of each kind, in their order."""
-    if layers >= stack.depth:
-        return stack
-    every = list(stack.layers())
-    left = shares(Counter(every), layers)
-    kept = []
-    for layer in every:
-        if left[layer]:
-            left[layer] -= 1
-            kept.append(layer)
-    return msgspec.structs.replace(stack, blocks=tuple(s.Block(pattern=(layer,)) for layer in kept))
-
-
-def shares(kinds: Counter[s.Layer], layers: int) -> Counter[s.Layer]:
-    """How many layers of each kind: the largest remainders, every kind at least once while there is room."""
-    depth = kinds.total()
-    exact = {kind: count * layers / depth for kind, count in kinds.items()}
-    given = Counter({kind: int(share) for kind, share in exact.items()})
-    order = sorted(kinds, key=lambda kind: (given[kind] > 0, given[kind] - exact[kind]))
-    for kind in order[: layers - given.total()]:
-        given[kind] += 1
-    return given

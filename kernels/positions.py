@@ -37,8 +37,9 @@ def dynamic_ntk_base(base: float, width: int, factor: float, length: int, traine
 
 
 def llama3_scaled(frequencies: Tensor, *, factor: float, low: float, high: float, trained: int) -> Tensor:
-    """Llama 3.1: pairs that turn fewer than `low` times in the trained context are stretched by `factor`, more than `high` times
-    kept, those between blended by their number of turns (Meta's reference code, `apply_scaling`)."""
+    """Llama 3.1: a pair that turns fewer than `low` times in the trained context is stretched by `factor`, one of more than `high`
+    turns is kept, one between is blended by its turns (Meta's reference code, `apply_scaling`).
+    """
     turns = trained * frequencies / (2 * math.pi)
     keep = ((turns - low) / (high - low)).clamp(0, 1)
     return (1 - keep) * frequencies / factor + keep * frequencies
@@ -48,7 +49,8 @@ def yarn_scaled(
     width: int, base: float, *, factor: float, trained: int, beta_fast: float = 32.0, beta_slow: float = 1.0, truncate: bool = True
 ) -> Tensor:
     """YaRN: as NTK-by-parts, a ramp over the pairs between `beta_slow` and `beta_fast` turns (Peng et al. 2023, arXiv:2309.00071,
-    section 3.2). The ends of the ramp are whole pairs, as in the authors' code, unless `truncate` is False (gpt-oss)."""
+    section 3.2). The ends of the ramp are whole pairs, as in the authors' code, unless `truncate` is False (gpt-oss).
+    """
     frequencies = rotary_frequencies(width, base)
     fast, slow = (_pair_turning(turns, width, base, trained) for turns in (beta_fast, beta_slow))
     if truncate:
@@ -84,7 +86,7 @@ def longrope_attention_factor(factor: float, trained: int) -> float:
 
 
 def rotation(positions: Tensor, frequencies: Tensor, *, dtype: torch.dtype, attention_factor: float = 1.0) -> tuple[Tensor, Tensor]:
-    """cos and sin of every angle: positions [...,T], frequencies [R/2] -> two of [...,T,R/2]. The angles are fp64 until then."""
+    """Cosine and sine of every angle: positions [...,T], frequencies [R/2] -> two of [...,T,R/2]. The angles are fp64 until then."""
     angles = positions.to(torch.float64).unsqueeze(-1) * frequencies.to(torch.float64)
     return (angles.cos() * attention_factor).to(dtype), (angles.sin() * attention_factor).to(dtype)
 

@@ -85,7 +85,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def pick_device() -> torch.device:
     """The fastest kind of device that PyTorch can use here: CUDA, else MPS, else XPU, else the CPU."""
-    usable = {"cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available, "xpu": torch.xpu.is_available}
+    usable: dict[str, Callable[[], bool]] = {"cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available, "xpu": torch.xpu.is_available}
     return torch.device(next((kind for kind, there in usable.items() if there()), "cpu"))
 
 
@@ -130,7 +130,8 @@ def measured_bandwidth(
     dtypes = dict.fromkeys((torch.float32, dtype))
     require_memory(2 * len(dtypes) * size_bytes, device, what="the bandwidth probes")
     found = {(dtype_name(d), name): made for d in dtypes for name, made in bandwidth_calls(d, device, size_bytes).items()}
-    samples = interleave({f"{name} {d}": call for (d, name), (call, _) in found.items()}, watch=watch_for(device), stopping=stopping, warmup=1)
+    calls = {f"{name} {d}": call for (d, name), (call, _) in found.items()}
+    samples = interleave(calls, watch=watch_for(device), stopping=stopping, warmup=1)
     return Bandwidth(
         probes=tuple(
             Probe(name=name, dtype=d, moved_bytes=moved, sample=samples[f"{name} {d}"])
@@ -140,7 +141,9 @@ def measured_bandwidth(
     )
 
 
-def matmul_rate(m: int, k: int, n: int, dtype: torch.dtype, device: torch.device | None = None, *, stopping: Stopping = QUICK) -> MatmulRate:
+def matmul_rate(
+    m: int, k: int, n: int, dtype: torch.dtype, device: torch.device | None = None, *, stopping: Stopping = QUICK
+) -> MatmulRate:
     """How fast [m,k] @ [k,n] runs with operands already where the device keeps them between calls."""
     device = device or pick_device()
     require_memory((m * k + k * n + m * n) * dtype.itemsize, device, what=f"a {m} x {k} x {n} matmul")
@@ -199,7 +202,9 @@ def _free_of_cgroup(folder: Path = Path("/sys/fs/cgroup")) -> int | None:
     return None if limit == "max" else max(0, int(limit) - used)
 
 
-def require_memory(needed_bytes: int, device: torch.device, *, what: str, fits: Callable[[int], str] | None = None, free_bytes: int | None = None) -> None:
+def require_memory(
+    needed_bytes: int, device: torch.device, *, what: str, fits: Callable[[int], str] | None = None, free_bytes: int | None = None
+) -> None:
     """Refuse before anything is allocated: UnreadableError with needed, free and what would fit.
 
     `fits` says in words what a number of free bytes has room for ("9 of 32 layers in bf16"); `free_bytes` is for tests.

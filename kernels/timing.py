@@ -133,7 +133,7 @@ def cuda_watch(device: torch.device) -> Watch:
     flush = torch.empty(4 * torch.cuda.get_device_properties(device).L2_cache_size, dtype=torch.int8, device=device)
 
     def seconds(fn: Call, calls: int) -> float:
-        marks = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(calls)]
+        marks = [(_event(), _event()) for _ in range(calls)]
         for start, end in marks:
             flush.zero_()
             start.record()
@@ -143,6 +143,11 @@ def cuda_watch(device: torch.device) -> Watch:
         return math.fsum(start.elapsed_time(end) for start, end in marks) / 1e3 / calls
 
     return seconds
+
+
+def _event() -> torch.cuda.Event:
+    """A CUDA event that notes the time."""
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 def watch_for(device: torch.device) -> Watch:
@@ -155,7 +160,7 @@ def watch_for(device: torch.device) -> Watch:
 
 def graphed(fn: Call) -> Call:
     """`fn` captured as a CUDA graph, for calls with static shapes: replaying it costs one launch however many kernels it holds."""
-    side = torch.cuda.Stream()
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(3):

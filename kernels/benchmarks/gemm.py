@@ -13,6 +13,7 @@ from ..machine import device_title
 from ..modules import linear
 from ..probes import dtype_name, free_memory_bytes, random_tensor, require_memory
 from ..timing import Call
+from .backends import backend_of
 from .record import Record
 from .setting import Setting, beside, yardstick
 
@@ -61,7 +62,8 @@ def bench_gemm(shapes: Sequence[Shape], *, dtype: torch.dtype = torch.bfloat16, 
     yard = yardstick(setting, dtype)
     for shape in shapes:
         setting.tell(f"{shape.m} x {shape.k} x {shape.n} in {dtype_name(dtype)}")
-        samples, yard = beside(setting, yard, {"": gemm_call(shape, dtype, setting)})
+        call = gemm_call(shape, dtype, setting)
+        samples, yard = beside(setting, yard, {"": call})
         sample = samples[""]
         peak = max(yard.flops_per_s or 0.0, shape.flops / sample.median_s)
         compute, memory = shape.flops / peak, shape.weight_bytes(dtype) / yard.bytes_per_s
@@ -77,12 +79,7 @@ def bench_gemm(shapes: Sequence[Shape], *, dtype: torch.dtype = torch.bfloat16, 
             peak_flops_per_s=peak,
             floor_s=max(compute, memory),
             bound_s=max(compute, memory),
-            backend=gemm_backend(shape, setting),
+            backend=backend_of(call),
         )
         if sample.interrupted:
             raise KeyboardInterrupt
-
-
-def gemm_backend(shape: Shape, setting: Setting) -> str:
-    """What `modules.linear` calls for this shape."""
-    return "torch.mv" if shape.m == 1 and setting.device.type == "cpu" else f"F.linear on {setting.device.type}"

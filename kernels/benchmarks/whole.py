@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import cycle
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...estimators.latency import Roofline, roofline, row_times
+from ...estimators.latency import roofline, row_times
 from ...estimators.ledger import ledger, total
 from ...estimators.sizes import bytes_of, stored_bytes
-from ...estimators.work import Pass, image_count, source_tokens
+from ...estimators.work import Pass
 from ...presets.device import Device
 from ...presets.dtypes import DTYPES
 from ...presets.errors import UsageError
-from ...presets.spec import ModelSpec, Stack
+from ...presets.spec import ModelSpec
 from ..cache import Cache
-from ..counting import cross_tokens, has_stem, raw_shape
-from ..model import Model, build_model, cut
-from ..probes import GIB, dtype_name, free_memory_bytes, random_tensor, require_memory
-from ..timing import Call, Sample, graphed
-from .setting import Setting, Yardstick
+from ..inputs import cross_tokens, random_inputs
+from ..model import Model, cut
+from ..probes import dtype_name, free_memory_bytes, require_memory
+from ..timing import Sample
+from .setting import Setting
 
 AUTO_STEP_S = 0.25  # `auto` takes so many layers that one pass of them lasts about this long
 RESERVE = 0.9  # of the free memory, so that what the machine does meanwhile does not swap
@@ -182,25 +180,9 @@ class Subject:
 
 def subject(model: Model, work: Pass) -> Subject:
     """A model made ready for a pass: random tokens, a cache full of random numbers up to the new ones."""
-    device, dtype = model.make.device, model.make.dtype
-    inputs = {name: value for stack in model.spec.stacks for name, value in stack_input(model.spec, stack, work, device, dtype)}
     cache = None
     if model.spec.decodes:
         cache = model.cache(work.batch, work.context, source=cross_tokens(model.spec, work))
         if work.decoding:
             cache.randomise(work.context - work.new_tokens)
-    return Subject(model=model, inputs=inputs, cache=cache, work=work)
-
-
-def stack_input(spec: ModelSpec, stack: Stack, work: Pass, device: torch.device, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-    """What a stack reads in a pass: random ids, frames or pixels; nothing where it rests."""
-    rows = min((part.rows for part in stack.embeddings if hasattr(part, "rows")), default=1)
-    if stack.tokens == "context":
-        yield "tokens", torch.randint(rows, (work.batch, work.new_tokens), device=device)
-    elif stack.tokens == "source" and not work.decoding:
-        length = source_tokens(stack, work)
-        raw = has_stem(stack)
-        yield "source", random_tensor((work.batch, *raw_shape(stack, length)), dtype, device) if raw else torch.randint(rows, (work.batch, length), device=device)
-    elif stack.tokens == "image" and not work.decoding and image_count(spec, work):
-        count = work.batch * image_count(spec, work)
-        yield "images", random_tensor((count, *raw_shape(stack, stack.default_tokens or 1)), dtype, device)
+    return Subject(model=model, inputs=random_inputs(model, work), cache=cache, work=work)

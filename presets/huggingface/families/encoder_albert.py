@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from ...spec import Head, Layer, Linear, ModelSpec, Norm
+from ...spec import Head, Layer, Linear, ModelSpec, Norm, Part
 from ..blocks import compress, layer_norm
 from ..config import Config
 from ..registry import family
 from .encoder_bert import ENDINGS, common_heads
-from .encoder_shared import class_ending, classifier, encoder_spec, feed_forward, masked_lm, pooler, post_norm, self_attention, tables, text_encoder, tied
+from .encoder_shared import (
+    class_ending,
+    classifier,
+    encoder_spec,
+    feed_forward,
+    masked_lm,
+    pooler,
+    post_norm,
+    self_attention,
+    tables,
+    text_encoder,
+    tied,
+)
 
 
 @family("albert")
@@ -17,7 +29,7 @@ def albert(cfg: Config) -> ModelSpec:
     norm = layer_norm(cfg, default=1e-12)
     project = Linear(name="projection", d_in=table, d_out=width, bias=True)  # there even where both widths are the same
     narrow = Norm(type="layer", eps=norm.eps, width=table)
-    embeddings = (*tables(cfg, vocab=30000, width=table), narrow, project)
+    embeddings: tuple[Part, ...] = (*tables(cfg, vocab=30000, width=table), narrow, project)
     stack = text_encoder(cfg, width, compress(layers(cfg, width, norm)), embeddings)
     cfg.ignore("net_structure_type", "gap_size", "num_memory_blocks", "down_scale_factor")
     kind = class_ending(cfg, (*ENDINGS, "ForPreTraining"), usual="ForMaskedLM")

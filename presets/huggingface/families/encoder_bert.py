@@ -87,8 +87,7 @@ def common_heads(cfg: Config, stack: Stack, kind: str, *, pooled: bool) -> tuple
         case "ForTokenClassification" | "ForQuestionAnswering":
             return (classifier(cfg, stack, once=False),)
         case "ForMultipleChoice":
-            before = pooler(stack) if pooled else Head(name="pooler", stack=stack.name, parts=(dense(stack.d_model, stack.d_model, once=True),))
-            return (before, classifier(cfg, stack, once=True, outputs=1))
+            return (pooler(stack), classifier(cfg, stack, once=True, outputs=1))
         case _:
             return (pooler(stack),) if pooled else ()
 

@@ -6,7 +6,23 @@ from typing import Literal
 
 import msgspec
 
-from ...spec import Attention, Block, Chain, Conv, Disentangled, Full, Head, Layer, Linear, ModelSpec, Norm, Parameter, Part, Stack, Sublayer
+from ...spec import (
+    Attention,
+    Block,
+    Chain,
+    Conv,
+    Disentangled,
+    Full,
+    Head,
+    Layer,
+    Linear,
+    ModelSpec,
+    Norm,
+    Parameter,
+    Part,
+    Stack,
+    Sublayer,
+)
 from ..blocks import activation, even_width, layer_norm
 from ..config import Config
 from ..registry import family
@@ -80,7 +96,15 @@ def convolution(cfg: Config, width: int) -> Sublayer | None:
 
 
 def assembled(
-    cfg: Config, width: int, attention: Attention, span: int | None, *, vocab: int, depth: int, d_ff: int, convolution: Sublayer | None = None
+    cfg: Config,
+    width: int,
+    attention: Attention,
+    span: int | None,
+    *,
+    vocab: int,
+    depth: int,
+    d_ff: int,
+    convolution: Sublayer | None = None,
 ) -> ModelSpec:
     """Tables, layers and heads; the norm of the relative table is DeBERTa 2's."""
     norm = layer_norm(cfg, default=1e-7)
@@ -114,7 +138,7 @@ def embedded(cfg: Config, width: int, norm: Norm, span: int | None, *, vocab: in
 
 def heads(cfg: Config, stack: Stack, norm: Norm) -> tuple[Head, ...]:
     """By class; the newer masked-language head multiplies with the table itself."""
-    kind = class_ending(cfg, [ending for ending in ENDINGS if ending != "ForMultipleChoice" or cfg.raw("model_type") != "deberta"], usual="ForMaskedLM")
+    kind = class_ending(cfg, ENDINGS, usual="ForMaskedLM")
     legacy = cfg.flag("legacy", default=True)
     table = cfg.integer("embedding_size", default=stack.d_model)
     pooled = cfg.integer("pooler_hidden_size", default=stack.d_model)

@@ -86,7 +86,7 @@ def ernie4_5_moe(cfg: Config) -> Text:
     mixers = attention_branches(attention, alike(size.depth, rope(cfg, shape.head_dim, theta=500000.0, interleaved=True)))
     dense = gated(size.d_ff, activation=size.act, bias=bias)
     feeds = feeds_of(size.depth, lambda index: (index + 1) % step == 0 and first <= index <= last, dense, moe)
-    text = two_branch_text(cfg, size, rms(cfg, default=1e-5), mixers, feeds)
+    text = two_branch_text(cfg, size, rms(cfg, default=1e-5), mixers, feeds, head_bias=bias)
     return text.retied(tied=cfg.flag("tie_word_embeddings", default=True))
 
 

@@ -9,22 +9,22 @@ from ..registry import family, text_model
 from .dense_gemma import gemma3
 from .multimodal_shared import assemble, dense, projector, same_norm, says, section, text_section
 from .vision_clip import siglip_vision
-from .vision_pixtral import class_tokens, towers
-from .vision_shared import grid
+from .vision_pixtral import towers
 
 CLIP_LARGE = {
-    "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16, "image_size": 336, "patch_size": 14,
-    "projection_dim": 768,
+    "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16, "image_size": 336,
+    "patch_size": 14, "projection_dim": 768,
 }  # fmt: skip
 PIXTRAL = {
-    "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16, "image_size": 1540, "patch_size": 14,
+    "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16, "image_size": 1540,
+    "patch_size": 14,
 }  # fmt: skip
 MISTRAL_SMALL = {
     "hidden_size": 5120, "intermediate_size": 32768, "num_hidden_layers": 40, "num_attention_heads": 32, "num_key_value_heads": 8,
     "head_dim": 128, "vocab_size": 131072, "sliding_window": None,
 }  # fmt: skip
-SIGLIP_SO400M = {
-    "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16, "patch_size": 14,
+SIGLIP_DEFAULT = {
+    "hidden_size": 1152, "intermediate_size": 4096, "num_hidden_layers": 27, "num_attention_heads": 16, "patch_size": 14,
     "vision_use_head": False,
 }  # fmt: skip
 GEMMA_2B = {
@@ -74,7 +74,7 @@ def llava_next(cfg: Config) -> ModelSpec:
     cfg.ignore("image_seq_length", "image_grid_pinpoints", "use_image_newline_parameter", "image_crop_resolution", "image_split_resolution")
     cfg.assume("an image is one tile of the tower's size; a picture of several tiles counts as several images")
     newline = Parameter(name="image_newline", shape=(text.stack.d_model,))
-    return assemble(cfg, text, seen, (joint,), tied=says(cfg) or text.tied, extra=(newline,))
+    return assemble(cfg, text, seen, (joint,), tied=says(cfg), extra=(newline,))
 
 
 @family("mistral3")
@@ -100,7 +100,7 @@ def mistral3(cfg: Config) -> ModelSpec:
 @family("paligemma")
 def paligemma(cfg: Config) -> ModelSpec:
     """PaliGemma (arXiv:2407.07726): SigLIP, one matrix, Gemma; image and prompt see each other both ways."""
-    own = section(cfg, "vision_config", SIGLIP_SO400M)
+    own = section(cfg, "vision_config", SIGLIP_DEFAULT)
     seen = towers(own, usual="siglip_vision_model")
     words = text_section(cfg, GEMMA_2B)
     words.ignore("num_image_tokens")

@@ -12,8 +12,8 @@ from .vision_pixtral import towers
 from .vision_shared import attention, grid, plain_layer, sides, tower
 
 LFM2_UNREAD = (
-    "do_image_splitting", "encoder_patch_size", "max_image_tokens", "min_image_tokens", "max_num_patches", "max_pixels_tolerance", "max_tiles",
-    "min_tiles", "tile_size", "use_image_special_tokens", "use_thumbnail", "max_seq_length", "vision_feature_layer",
+    "do_image_splitting", "encoder_patch_size", "max_image_tokens", "min_image_tokens", "max_num_patches", "max_pixels_tolerance",
+    "max_tiles", "min_tiles", "tile_size", "use_image_special_tokens", "use_thumbnail", "max_seq_length", "vision_feature_layer",
 )  # fmt: skip
 
 

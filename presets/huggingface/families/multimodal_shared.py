@@ -42,9 +42,7 @@ def projector(source: str, *parts: Part, name: str = "projector", target: str = 
     return Connector(name=name, source=source, target=target, parts=parts)
 
 
-def dense(
-    name: str, d_in: int, d_out: int, *, bias: bool = True, merge: int = 1, expand: int = 1
-) -> Linear:
+def dense(name: str, d_in: int, d_out: int, *, bias: bool = True, merge: int = 1, expand: int = 1) -> Linear:
     """A matrix of a projector; it runs at `expand` of every `merge` positions of the tower."""
     return Linear(name=name, d_in=d_in, d_out=d_out, bias=bias, merge=merge, expand=expand)
 

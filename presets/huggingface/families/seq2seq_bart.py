@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from ...spec import Attention, Block, Causal, Embedding, Full, Head, Layer, Linear, ModelSpec, Norm, Part, Sinusoidal, Stack, Sublayer
+from ...spec import (
+    Attention,
+    Block,
+    Causal,
+    Embedding,
+    Full,
+    Head,
+    Layer,
+    Linear,
+    Mixer,
+    ModelSpec,
+    Norm,
+    Part,
+    Sinusoidal,
+    Stack,
+    Sublayer,
+)
 from ..blocks import activation, even_width, plain
 from ..config import Config
 from ..registry import family
@@ -84,18 +100,18 @@ def layer(cfg: Config, recipe: Recipe, width: int, name: str) -> Layer:
     heads = cfg.integer(*keys, default=recipe.heads)
     dim = even_width(cfg, width, heads)
 
+    def branch(label: str, mixer: Mixer) -> Sublayer:
+        before, after = (NORM, None) if recipe.pre else (None, NORM)
+        return Sublayer(name=label, mixer=mixer, pre_norm=before, residual_norm=after)
+
     def attention(source: str | None) -> Attention:
         mask = Causal() if name == "decoder" and source is None else Full()
         return Attention(heads=heads, kv_heads=heads, head_dim=dim, mask=mask, bias=("q", "k", "v", "o"), source=source)
 
     act = activation(cfg, "activation_function", default=recipe.act)
-    mixers: dict[str, Attention] = {"attention": attention(None)}
-    if name == "decoder":
-        mixers["cross_attention"] = attention("encoder")
     mlp = plain(cfg.integer(f"{name}_ffn_dim", default=recipe.d_ff), activation=act)
-    before, after = (NORM, None) if recipe.pre else (None, NORM)
-    subs = (Sublayer(name=key, mixer=mixer, pre_norm=before, residual_norm=after) for key, mixer in {**mixers, "feed_forward": mlp}.items())
-    return Layer(sublayers=tuple(subs))
+    cross = (branch("cross_attention", attention("encoder")),) if name == "decoder" else ()
+    return Layer(sublayers=(branch("attention", attention(None)), *cross, branch("feed_forward", mlp)))
 
 
 def spec(cfg: Config, recipe: Recipe, *, separate: bool = False, decoder_vocab: int | None = None) -> ModelSpec:
@@ -164,15 +180,15 @@ def pegasus(cfg: Config) -> ModelSpec:
 @family("blenderbot")
 def blenderbot(cfg: Config) -> ModelSpec:
     """BlenderBot (Roller et al. 2020, arXiv:2004.13637)."""
-    sizes = {"d_model": 2560, "depth": 2, "decoder_depth": 24, "d_ff": 10240, "heads": 32, "positions": 128}
-    return spec(cfg, Recipe(vocab=8008, table="learned", pre=True, final=True, first=False, **sizes))
+    recipe = Recipe(vocab=8008, table="learned", pre=True, final=True, first=False)
+    return spec(cfg, replace(recipe, d_model=2560, depth=2, decoder_depth=24, d_ff=10240, heads=32, positions=128))
 
 
 @family("blenderbot-small")
 def blenderbot_small(cfg: Config) -> ModelSpec:
     """BlenderBot 90M: post-norm."""
-    sizes = {"d_model": 512, "depth": 8, "decoder_depth": 8, "d_ff": 2048, "heads": 16, "positions": 512}
-    return spec(cfg, Recipe(vocab=50265, table="learned", pre=False, final=False, first=True, **sizes))
+    recipe = Recipe(vocab=50265, table="learned", pre=False, final=False, first=True)
+    return spec(cfg, replace(recipe, d_model=512, depth=8, decoder_depth=8, d_ff=2048, heads=16, positions=512))
 
 
 @family("marian")

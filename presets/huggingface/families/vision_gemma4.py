@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
-from ...spec import Attention, Block, Chain, Connector, Conv, FeedForward, Full, HeadNorm, Layer, Linear, Norm, Parameter, Rope, Stack, Sublayer
-from ..blocks import activation, biases, even_width, gated
+from ...spec import (
+    Attention,
+    Block,
+    Chain,
+    Connector,
+    Conv,
+    FeedForward,
+    Full,
+    HeadNorm,
+    Layer,
+    Linear,
+    Norm,
+    Parameter,
+    Rope,
+    Stack,
+    Sublayer,
+)
+from ..blocks import activation, even_width, gated
 from ..config import Config
 from .multimodal_shared import dense, note_size, projector
 from .vision_shared import plain_layer, tower
@@ -22,8 +38,9 @@ def gemma4_vision(cfg: Config, d_model: int, tokens: int) -> tuple[Stack, Connec
     area = cfg.integer("pooling_kernel_size", default=3, most=64) ** 2
     rows = cfg.integer("position_embedding_size", default=10240)
     norm = Norm(type="rms", eps=cfg.number("rms_norm_eps", default=1e-6))
-    mlp = gated(cfg.integer("intermediate_size", default=3072), activation=activation(cfg, "hidden_activation", default="gelu_pytorch_tanh"))
-    block = Block(pattern=(plain_layer(norm, vision_heads(cfg, norm), mlp, after=norm),), repeat=cfg.layers("num_hidden_layers", default=16))
+    act = activation(cfg, "hidden_activation", default="gelu_pytorch_tanh")
+    layer = plain_layer(norm, vision_heads(cfg, norm), gated(cfg.integer("intermediate_size", default=3072), activation=act), after=norm)
+    block = Block(pattern=(layer,), repeat=cfg.layers("num_hidden_layers", default=16))
     # The last two change buffers only; the model gives its own length whatever default_output_length says.
     cfg.ignore("max_position_embeddings", "global_head_dim", "default_output_length", "standardize", "use_clipped_linears")
     first = Linear(name="patches", d_in=3 * side**2, d_out=width)
@@ -38,15 +55,12 @@ def vision_heads(cfg: Config, norm: Norm) -> Attention:
     groups = cfg.integer("num_key_value_heads", default=12)
     if heads % groups:
         raise cfg.refuse(f"num_key_value_heads {groups} does not divide num_attention_heads {heads}")
-    bias = cfg.flag("attention_bias", default=False)
-    if bias:
-        raise cfg.refuse("attention_bias is true, which this tower does not have")
+    cfg.ignore("attention_bias")  # the class has none
     return Attention(
         heads=heads,
         kv_heads=groups,
         head_dim=cfg.integer("head_dim", default=64),
         mask=Full(),
-        bias=biases(qkv=bias, out=bias),
         head_norm=HeadNorm(eps=norm.eps, values=True),
         position=Rope(),
         scale=1.0,

@@ -56,8 +56,9 @@ def mllama_projector(cfg: Config, vision: Stack, d_model: int) -> Connector:
     """The last layer and the ones that are read, side by side, to the text's width."""
     read = cfg.integers("intermediate_layers_indices", default=(3, 7, 15, 23, 30)) or ()
     wide = cfg.integer("vision_output_dim", default=7680)
-    if wide != vision.d_model * (1 + len(read)):
-        raise cfg.refuse(f"vision_output_dim {wide} must be hidden_size x (1 + intermediate_layers_indices) = {vision.d_model * (1 + len(read))}")
+    given = vision.d_model * (1 + len(read))
+    if wide != given:
+        raise cfg.refuse(f"vision_output_dim {wide} must be hidden_size x (1 + intermediate_layers_indices) = {given}")
     return projector("vision", dense("linear", wide, d_model))
 
 

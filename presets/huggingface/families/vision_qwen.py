@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ...spec import Blocked, Block, Connector, Conv, Embedding, FeedForward, Full, Layer, Norm, Part, Rope, Stack
+from ...spec import Block, Blocked, Connector, Conv, Embedding, FeedForward, Full, Layer, Norm, Part, Rope, Stack
 from ..blocks import activation, compress, gated, plain
 from ..config import Config
 from .multimodal_shared import dense, note_size, projector, same_norm
@@ -15,27 +15,27 @@ SIDE = 16  # tokens of the text on either side of the image that is assumed wher
 
 @dataclass(frozen=True, kw_only=True)
 class Vision:
-    """A tower, what joins it to the text model, and tokens of the text an image becomes."""
+    """A tower and what joins it to the text model."""
 
     stack: Stack
     joints: tuple[Connector, ...]
-    tokens: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """Sizes of a tower: width, heads, width it gives; `merge`: patches on a side that become one token."""
+    """Sizes of a tower: width, heads, width it gives; `merge`: patches on a side that become one token; `side`: tokens on one."""
 
     width: int
     heads: int
     out: int
     merge: int
     depth: int
+    side: int = SIDE
 
     @property
     def patches(self) -> int:
         """Patches of the assumed image."""
-        return (SIDE * self.merge) ** 2
+        return (self.side * self.merge) ** 2
 
     @property
     def merged(self) -> int:
@@ -85,8 +85,8 @@ def merger(size: Shape, norm: Norm, *, name: str = "projector", shuffled: bool =
 def finished(cfg: Config, size: Shape, blocks: tuple[Block, ...], embeddings: tuple[Part, ...], joints: tuple[Connector, ...]) -> Vision:
     """The tower over the assumed image."""
     stack = tower(size.width, blocks, embeddings, tokens=size.patches)
-    note_size(cfg, stack, SIDE**2, f"{SIDE * size.merge} x {SIDE * size.merge} patches (its size is free)")
-    return Vision(stack=stack, joints=joints, tokens=SIDE**2)
+    note_size(cfg, stack, size.side**2, f"{size.side * size.merge} x {size.side * size.merge} patches (its size is free)")
+    return Vision(stack=stack, joints=joints)
 
 
 def qwen2_vision(cfg: Config) -> Vision:
@@ -104,12 +104,13 @@ def qwen2_5_vision(cfg: Config) -> Vision:
     norm = Norm(type="rms", eps=1e-6)
     first = patches(cfg, size, bias=False, patch=14)
     mlp = gated(cfg.integer("intermediate_size", default=3420), activation=activation(cfg, default="silu"), bias=True)
-    side = cfg.integer("window_size", default=112) // size.merge // first.kernel[-1] * size.merge
-    if side < 1:
-        raise cfg.refuse("window_size is smaller than one token of patch_size x spatial_merge_size pixels")
+    window = cfg.integer("window_size", default=112) // size.merge // first.kernel[-1]
+    if not 1 <= window <= 2**10:
+        raise cfg.refuse("window_size must be from 1 to 1024 tokens of patch_size x spatial_merge_size pixels")
+    size = replace(size, side=window * max(round(SIDE / window), 1))  # whole windows
     everywhere = cfg.integers("fullatt_block_indexes", default=(7, 15, 23, 31)) or ()
     full = layer(cfg, size, norm, mlp, name="global")
-    inside = layer(cfg, size, norm, mlp, name="window", block=side**2)
+    inside = layer(cfg, size, norm, mlp, name="window", block=(window * size.merge) ** 2)
     blocks = compress(full if index in everywhere else inside for index in range(size.depth))
     return finished(cfg, size, blocks, (first,), (merger(size, norm),))
 

@@ -10,6 +10,10 @@ from ..registry import family
 from .encoder_shared import class_ending
 from .vision_shared import ALL, Grid, attention, grid, plain_layer, tower
 
+DINO_UNREAD = (
+    "layerscale_value", "drop_path_rate", "out_features", "out_indices", "apply_layernorm", "reshape_hidden_states", "stage_names",
+)  # fmt: skip
+
 
 def classes(cfg: Config, stack: Stack, width: int, *, name: str = "classifier") -> tuple[Head, ...]:
     """Logits of the labels, once an image; none with 0 labels."""
@@ -119,7 +123,7 @@ def dino(cfg: Config, cut: Grid, *, masked: bool, registers: int) -> ModelSpec:
         embeddings.append(Parameter(name="registers", shape=(registers, width)))
     block = Block(pattern=(dino_layer(cfg, width),), repeat=cfg.layers("num_hidden_layers", default=12))
     stack = tower(width, (block,), embeddings, tokens=count, final=(layer_norm(cfg, default=1e-6),))
-    cfg.ignore("layerscale_value", "drop_path_rate", "out_features", "out_indices", "apply_layernorm", "reshape_hidden_states", "stage_names")
+    cfg.ignore(*DINO_UNREAD)
     kind = class_ending(cfg, ("Model", "Backbone", "ForImageClassification"), usual="Model")
     return image_spec(cfg, stack, *(classes(cfg, stack, 2 * width) if kind == "ForImageClassification" else ()))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,10 @@ SHORT, LONG = 8, 72  # contexts at which the facts' cache growth was read
 COUNTS = ("total_params", "embedding_params", "lm_head_params", "active_params")
 Case = dict[str, Any]
 
-# What the library counts and we do not answer, each with the reason: refused by name, or another convention.
-REFUSED = {
-    ("gpt2", "cross-attention"): "the stack that the states come from is not described",
-    ("gpt_bigcode", "cross-attention"): "likewise",
+# Where we do not follow the library, each with the reason. An entry that is met after all fails: it is to be taken out.
+ELSEWHERE = {
+    ("gpt2", "cross-attention"): "refused: the stack that the states come from is not described",
+    ("gpt_bigcode", "cross-attention"): "refused, likewise",
 }
 
 
@@ -46,30 +47,39 @@ def configuration(case: Case) -> dict[str, Any]:
 
 
 def pass_of(given: dict[str, Any]) -> Pass:
-    """The pass whose FLOPs the facts hold."""
-    source = None
+    """The pass whose FLOPs the facts hold: several choices are as many sequences, two strided convolutions halve frames."""
+    *batch, length = given.get("input_ids") or given.get("decoder_input_ids") or given["pixel_values"][:2]
+    source = given["input_features"][2] // 2 if "input_features" in given else length
     if "decoder_input_ids" in given:
-        source = given["input_ids"][1] if "input_ids" in given else given["input_features"][2] // 2
-    shape = next(given[key] for key in ("decoder_input_ids", "input_ids", "pixel_values") if key in given)
+        length = given["decoder_input_ids"][1]
     images = int("pixel_values" in given) or None
-    return Pass(batch=shape[0], context=shape[1], source=source, images=images, full_attention=True)
+    return Pass(batch=prod(batch), context=length, source=source, images=images, full_attention=True)
 
 
-@pytest.mark.parametrize("case", facts())
-def test_the_facts_are_met(case: Case) -> None:
-    if (case["type"], case["id"]) in REFUSED:
-        with pytest.raises(UnreadableError, match="not understood"):
-            read_config(configuration(case))
-        return
-    spec = read_config(configuration(case))
+def differences(case: Case) -> dict[str, Any]:
+    """What we find and the library does not, {fact: (ours, the library's)}; a refusal is one."""
+    try:
+        spec = read_config(configuration(case))
+    except UnreadableError as error:
+        return {"refused": str(error)}
     count = params(spec)
-    assert {key: getattr(count, key) for key in COUNTS if key in case} == {key: case[key] for key in COUNTS if key in case}
+    pairs = {key: (getattr(count, key), case[key]) for key in COUNTS if key in case}
     if "flops" in case:
-        assert total(ledger(spec, pass_of(case["flops"])), "flops") == case["flops"]["total"] - case["flops"]["implementation"]
+        algebra = case["flops"]["total"] - case["flops"]["implementation"]
+        pairs["flops"] = (total(ledger(spec, pass_of(case["flops"])), "flops"), algebra)
     if "cache" in case:
-        assert grown(spec) == (case["cache"]["per_token"], case["cache"]["per_token_long"])
+        pairs["cache"] = (grown(spec), (case["cache"]["per_token"], case["cache"]["per_token_long"]))
+    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def grown(spec: ModelSpec) -> tuple[int, int]:
     """Elements that a token adds, inside and beyond every window (bf16: two bytes each)."""
     return growth(spec, Pass(context=SHORT)) // 2, growth(spec, Pass(context=LONG)) // 2
+
+
+@pytest.mark.parametrize("case", facts())
+def test_the_facts_are_met(case: Case) -> None:
+    if (case["type"], case["id"]) in ELSEWHERE:
+        assert differences(case)
+    else:
+        assert differences(case) == {}

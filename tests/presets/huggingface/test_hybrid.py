@@ -93,6 +93,11 @@ PUBLISHED = [
     pytest.param(
         {"model_type": "bamba", "attn_layer_indices": [9, 18, 27]}, (9808584064, 9808584064, 12288, 12288, 29 * MAMBA2), id="Bamba"
     ),
+    pytest.param(
+        {"model_type": "lfm2_moe", "num_hidden_layers": 4, "layer_types": ["conv", "conv", "full_attention", "conv"]},
+        (987926656, 371363968, 2048, 2048, 3 * 2048 * 3 * 2),
+        id="LFM2-MoE: four layers, two of them dense",
+    ),
     pytest.param({"model_type": "granitemoehybrid"}, (38601064448, 12629934080, 0, 0, 32 * MAMBA2), id="Granite 4: all defaults"),
 ]
 
@@ -273,6 +278,7 @@ def test_a_state_space_reads_its_state_once_a_token() -> None:
         pytest.param({"model_type": "qwen3_next", "linear_num_key_heads": 12}, "does not divide", id="key heads of the delta rule"),
         pytest.param({"model_type": "qwen3_next", "layer_types": ["linear_attention"]}, "1 entries for 48", id="a short list"),
         pytest.param({"model_type": "lfm2", "layer_types": ["recurrent"] * 32}, "known are full_attention, conv", id="a kind of others"),
+        pytest.param({"model_type": "lfm2_moe"}, "layer_types is missing", id="LFM2-MoE has no pattern of its own"),
         pytest.param({"model_type": "mamba", "expand": 0.0001}, "it must be from 1", id="no inner width"),
         pytest.param({"model_type": "mamba", "time_step_rank": "half"}, "whole number", id="a word that is not auto"),
     ],

@@ -116,6 +116,16 @@ PUBLISHED = [
     pytest.param(
         {"model_type": "mimo_v2_flash"}, (308778768832, 15445924288, 222720, 23040), id="MiMo-V2-Flash: K 192, V 128, 8 or 4 heads"
     ),
+    pytest.param({"model_type": "glm4_moe_lite"}, (29943390976, 3896763136, 54144, 54144), id="GLM-4.7-Flash: latent, all defaults"),
+    pytest.param({"model_type": "solar_open"}, (102651793408, 12054827008, 196608, 196608), id="Solar Open 102B-A12B: all defaults"),
+    pytest.param(
+        {"model_type": "ernie4_5_moe"}, (21825437888, 3352150208, 57344, 57344), id="ERNIE-4.5-21B-A3B: its corrections are parameters"
+    ),
+    pytest.param(
+        {"model_type": "dots1", "n_routed_experts": 128, "n_shared_experts": 2, "num_experts_per_tok": 6, "first_k_dense_replace": 1},
+        (161206276032, 16353759168, 1142784, 1142784),
+        id="dots1: its other defaults",
+    ),
     pytest.param({"model_type": "llama4_text"}, (107769861120, 17172894720, 196608, 49152), id="Llama 4 Scout's text model"),
     pytest.param(
         {"model_type": "minimax_m3_vl_text", "moe_layer_freq": M3_FIRST, "sparse_attention_config": {"sparse_attention_freq": M3_FIRST}},
@@ -325,6 +335,7 @@ def test_a_key_that_the_class_does_not_read_is_said(given: dict[str, Any], said:
         pytest.param({"model_type": "deepseek_v4", "o_groups": 3}, "out_groups 3 does not divide", id="groups that do not divide"),
         pytest.param({"model_type": "llama4_text", "no_rope_layers": [1]}, "1 entries for 48 layers", id="positions for some layers only"),
         pytest.param({"model_type": "minimax_m3_vl_text", "moe_layer_freq": [0, 1]}, "2 entries for 60", id="experts for some layers only"),
+        pytest.param({"model_type": "dots1"}, "n_routed_experts .* is missing", id="dots1 has no number of experts by default"),
         pytest.param({"model_type": "qwen3_moe", "expert_rank": 8}, "expert_rank = 8 is not understood", id="an unknown size"),
     ],
 )
