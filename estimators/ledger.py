@@ -30,6 +30,7 @@ GENERATORS: dict[type[s.Data], Callable[..., Iterator[Row]]] = {
     s.FeedForward: feed_forward,
     s.MoE: moe,
 }
+TOKENWISE = (s.FeedForward, s.MoE, s.Chain)  # these see one position at a time
 CACHING = (s.Attention, s.LatentAttention, s.CompressedAttention)
 
 
@@ -52,7 +53,7 @@ def ledger(spec: s.ModelSpec, work: Pass) -> tuple[Row, ...]:
 
 def place_of(spec: s.ModelSpec, stack: s.Stack, work: Pass, path: str) -> Place:
     """The place where a stack's rows stand."""
-    sources: dict[str, Number] = {}
+    sources: dict[str, Number] = dict.fromkeys(spec.absent, 0)
     for other in spec.stacks:
         seen = tokens_of(spec, other, work)
         per_image = other.tokens == "image" and stack.tokens != "image"  # a stack over one image attends that image alone
@@ -120,18 +121,30 @@ def layer_names(stack: s.Stack) -> dict[s.Layer, str]:
     }
 
 
-def is_skipped(place: Place, layer: s.Layer) -> bool:
-    """Whether the layer attends a stack that has nothing in this pass: it is left out then (Llama 3.2 without an image)."""
-    sources = (sub.mixer.source for sub in layer.sublayers if isinstance(sub.mixer, s.Attention) and sub.mixer.source is not None)
-    return any(isinstance(place.sources[name], int) and place.sources[name] == 0 for name in sources)
+def resting(place: Place, layer: s.Layer) -> tuple[bool, ...]:
+    """Which sublayers are left out in this pass: attention to a stack that has nothing.
+
+    A layer that mixes tokens in no other way rests as a whole (Llama 3.2 without an image).
+    """
+    alone = [attends_nothing(place, sub.mixer) for sub in layer.sublayers]
+    mixes = [rests for sub, rests in zip(layer.sublayers, alone, strict=True) if not isinstance(sub.mixer, TOKENWISE)]
+    return tuple(rests or (any(alone) and all(mixes)) for rests in alone)
+
+
+def attends_nothing(place: Place, mixer: s.Mixer) -> bool:
+    """Whether a mixer is attention to a stack without positions."""
+    if not isinstance(mixer, s.Attention) or mixer.source is None:
+        return False
+    found = place.sources[mixer.source]
+    return isinstance(found, int) and found == 0
 
 
 def one_layer(place: Place, stack: s.Stack, layer: s.Layer, owners: tuple[bool, ...]) -> Iterator[Row]:
     """Rows of one layer; a sublayer that does not own its weights brings none."""
-    if is_skipped(place, layer):
-        place = replace(place, tokens=replace(place.tokens, runs=False))
-    for sub, owns in zip(layer.sublayers, owners, strict=True):
-        for row in sublayer_rows(place.at(sub.name, component=sub.name), stack, sub):
+    asleep = replace(place, tokens=replace(place.tokens, runs=False))
+    for sub, owns, rests in zip(layer.sublayers, owners, resting(place, layer), strict=True):
+        here = asleep if rests else place
+        for row in sublayer_rows(here.at(sub.name, component=sub.name), stack, sub):
             yield row if owns else replace(row, copies=0, fetches=0)
 
 

@@ -21,7 +21,7 @@ from .kvcache import sum_stored
 from .ledger import ledger, total
 from .rows import Row
 from .search import largest
-from .sizes import bytes_of
+from .sizes import bytes_of, weight_bytes
 from .work import Pass, tokens_of
 
 Recompute = Literal["none", "selective", "full"]
@@ -66,11 +66,10 @@ def memory(spec: ModelSpec, work: Pass, recipe: Recipe | None = None) -> Memory:
     """Memory of a pass; `recipe` matters in training only."""
     rows = ledger(spec, work)
     count = total(rows, "params", per="copies")
-    weights = bytes_of(count, work.weight_dtype)
     training = work.phase == "train"
     recipe = recipe or Recipe()
     parts = {
-        "weight_bytes": weights,
+        "weight_bytes": weight_bytes(rows, work),
         "kv_bytes": 0 if training else sum_stored(rows, work, ("self",)),
         "cross_kv_bytes": 0 if training else sum_stored(rows, work, ("cross",)),
         "state_bytes": 0 if training else sum_stored(rows, work, ("state", "tail")),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ..presets.dtypes import DTYPES, Dtype
 from .counts import Number
 from .rows import Row, Store
@@ -14,7 +16,7 @@ def bytes_of(elements: Number, dtype: Dtype) -> Number:
     """Bytes of so many elements: whole blocks, rounded up; an expected (fractional) count stays a fraction.
 
     >>> bytes_of(64, DTYPES["q8_0"]), bytes_of(33, DTYPES["q4_0"])
-    (68, 36)
+    (68, 19)
     """
     scaled = elements * dtype.block_bytes
     if dtype.block_elements == 1:
@@ -50,4 +52,13 @@ def moved_bytes(row: Row, work: Pass) -> Number:
 
 def weight_read_bytes(row: Row, work: Pass) -> Number:
     """What the row's weights cost in memory traffic in a pass: each distinct weight once."""
+    if work.stored is not None:
+        return work.stored.of(row.path).share(row.fetches * row.weight_reads)
     return row.fetches * bytes_of(row.weight_reads, work.weight_dtype)
+
+
+def weight_bytes(rows: Iterable[Row], work: Pass) -> Number:
+    """What the weights of a model take: a format for all parameters, or all that a checkpoint holds."""
+    if work.stored is not None:
+        return work.stored.total_bytes
+    return bytes_of(sum(row.params * row.copies for row in rows), work.weight_dtype)

@@ -9,6 +9,7 @@ import msgspec
 from ..presets.dtypes import DTYPES, Dtype
 from ..presets.spec import ModelSpec, Stack
 from .counts import Number
+from .held import Stored
 
 Phase = Literal["prefill", "decode", "train"]
 DEFAULT_SOURCE_TOKENS = 512
@@ -27,6 +28,7 @@ class Pass(msgspec.Struct, frozen=True, kw_only=True):
         full_attention: count the square T x S, as PyTorch's counter does, in place of the pairs a mask leaves.
         last_logits: the output head runs at the last position only.
         dropout: training keeps dropout masks.
+        stored: the bytes of a checkpoint, row by row; they count in place of `weight_dtype`.
     """
 
     phase: Phase = "prefill"
@@ -41,6 +43,7 @@ class Pass(msgspec.Struct, frozen=True, kw_only=True):
     full_attention: bool = False
     last_logits: bool = False
     dropout: bool = False
+    stored: Stored | None = None
 
     @property
     def new_tokens(self) -> Number:

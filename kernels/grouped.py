@@ -67,7 +67,7 @@ def _folded(q: Tensor, K: int, mask: Tensor | None, bias: Tensor | None) -> Tens
         return None
     N, t = q.shape[1:3]
     heads = N if bias.shape[1] > 1 else N // K
-    return bias.to(q.dtype).expand(-1, heads, -1, -1).reshape(bias.shape[0], -1, N // K * t, bias.shape[-1])
+    return bias.to(q.dtype).expand(-1, heads, t, -1).reshape(bias.shape[0], -1, N // K * t, bias.shape[-1])
 
 
 def _flash(q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float | None) -> tuple[Tensor, Tensor]:
@@ -75,6 +75,8 @@ def _flash(q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float |
 
     It is the kernel that scaled_dot_product_attention takes here; called by its own name because only so it gives the log-sum-exp.
     """
+    # Called so, it takes channels to lie side by side without asking: what a transposed product gives does not.
+    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     out, log_sum = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, attn_mask=added, scale=scale)
     if added is not None:  # a row that sees nothing comes back as zeros with a log-sum-exp of 0
         log_sum = log_sum.masked_fill((added == -torch.inf).all(dim=-1), -torch.inf)

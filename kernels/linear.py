@@ -49,4 +49,5 @@ def fast_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
         out = torch.bmm(slices, rows.t().expand(SLICES, -1, -1)).view(weight.shape[0], -1).t()
     if bias is not None:
         out = out + bias
-    return out.reshape(*x.shape[:-1], weight.shape[0])
+    # transposed strides would send SDPA to its slow path
+    return out.contiguous().view(*x.shape[:-1], weight.shape[0])

@@ -85,8 +85,9 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def pick_device() -> torch.device:
     """The fastest kind of device that PyTorch can use here: CUDA, else MPS, else XPU, else the CPU."""
-    usable: dict[str, Callable[[], bool]] = {"cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available, "xpu": torch.xpu.is_available}
-    return torch.device(next((kind for kind, there in usable.items() if there()), "cpu"))
+    there: dict[str, Callable[[], bool]] = {"cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available}
+    there["xpu"] = torch.xpu.is_available
+    return torch.device(next((kind for kind, usable in there.items() if usable()), "cpu"))
 
 
 def random_tensor(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain, count
 from math import isclose
 from typing import Any
 
@@ -77,7 +77,7 @@ class Shrinker:
 
     widths: dict[int, int] = field(default_factory=dict)
     tokens: dict[int, int] = field(default_factory=dict)
-    primes: Any = field(default_factory=lambda: iter((*PRIMES, *count(101, 2))))
+    primes: Any = field(default_factory=lambda: chain(PRIMES, count(101, 2)))
 
     @classmethod
     def of(cls, spec: s.ModelSpec) -> Shrinker:
@@ -86,7 +86,7 @@ class Shrinker:
         for place, stack in enumerate(spec.stacks):
             attentions = [sub.mixer for layer in stack.layers() for sub in layer.sublayers if isinstance(sub.mixer, s.Attention)]
             square = next((small_heads(a)[0] * HEAD for a in attentions if a.heads * a.head_dim == stack.d_model), None)
-            made.widths.setdefault(stack.d_model, square or 20 + 2 * place)
+            made.widths.setdefault(stack.d_model, square or 36 + 24 * place)
             made.remember_tokens(stack, spec)
         return made
 

@@ -629,6 +629,8 @@ class ModelSpec(Data, frozen=True, tag="model"):
         source: where the numbers come from; none loads without.
         total_params: the published or counted exact figure, checked by a test, never used.
         images: images per sequence when not said (0 for a language model with a vision tower, 1 for pure vision).
+        absent: stacks that are named and not described (a decoder taken alone keeps its cross-attention): what attends
+            them keeps its weights and rests.
         assumptions: what a reader of this description must know.
     """
 
@@ -640,6 +642,7 @@ class ModelSpec(Data, frozen=True, tag="model"):
     connectors: tuple[Connector, ...] = ()
     total_params: Size | None = None
     images: Count = 0
+    absent: tuple[Name, ...] = ()
     license: str | None = None
     assumptions: tuple[str, ...] = ()
     extra: tuple[Part, ...] = ()
@@ -651,7 +654,7 @@ class ModelSpec(Data, frozen=True, tag="model"):
         if not names or len(set(names)) != len(names):
             raise UsageError(f"model {self.name!r} needs at least one stack and different names for them; got {names}")
         for owner, stack in self._references():
-            if stack not in names:
+            if stack not in (*names, *self.absent):
                 raise UsageError(f"{owner} names the stack {stack!r}, which {self.name!r} does not have; it has {', '.join(names)}")
 
     def _references(self) -> Iterator[tuple[str, str]]:

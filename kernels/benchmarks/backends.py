@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..attention import FUSED
@@ -28,7 +29,8 @@ class Operators(TorchDispatchMode):
 
 def backend_of(call: Call) -> str:
     """Run a call once and say what it dispatched, as "mv, attention: flash (cpu)"; what has a softmax of its own is `math`."""
-    with Operators() as operators:
+    # Not in inference mode, where composite operators reach the dispatcher whole and hide what they run.
+    with torch.no_grad(), Operators() as operators:
         call()
     products = [name for name in PRODUCTS if operators.seen[name]]
     fused = [label for name, label in FUSED.items() if operators.seen[name]]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..machine import device_title
-from ..modules import linear
+from ..linear import fast_linear
 from ..probes import dtype_name, free_memory_bytes, random_tensor, require_memory
 from ..timing import Call
 from .backends import backend_of
@@ -53,7 +53,7 @@ def gemm_call(shape: Shape, dtype: torch.dtype, setting: Setting) -> Call:
 def product_call(x: Tensor, pool: Tensor) -> Call:
     """x times the next matrix of pool [copies, n, k] at each call."""
     turn = cycle(range(len(pool)))
-    return lambda: linear(x, pool[next(turn)])
+    return lambda: fast_linear(x, pool[next(turn)])
 
 
 def bench_gemm(shapes: Sequence[Shape], *, dtype: torch.dtype = torch.bfloat16, setting: Setting | None = None) -> Iterator[Record]:

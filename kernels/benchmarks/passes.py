@@ -85,10 +85,10 @@ def measured(asked: Question, setting: Setting) -> Iterator[Record]:
     for work in asked.works:
         scale = scale_of(asked.spec, layers, work, device)
         setting.tell(f"{work.phase} of {asked.spec.name}, {work.batch} x {work.context} tokens: {scale.said}")
-        ready = [subject(model, work) for model in built.models]
+        ready = [subject(model, work, outside=scale.timed < scale.whole) for model in built.models]
         samples, yard = timed(ready, scale, setting, yard)
         sample = scale.apply(samples[""], samples.get(OUTSIDE))
-        yield line(asked, work, scale, built, sample, yard, setting, backend=backend_of(ready[0].run))
+        yield line(asked, work, scale, built, sample, yard, setting, backend=backend_of(ready[0].step))
         if sample.interrupted:
             raise KeyboardInterrupt
         del ready
@@ -116,7 +116,7 @@ class Built:
         return len(self.models) * self.held_bytes < 2 * setting.cache_bytes
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def built(asked: Question, layers: int, setting: Setting, *, seed: int) -> Model:
     """One model with random weights, packed where a weight-only format is asked for."""
     model = build_model(asked.spec, device=setting.device, dtype=asked.dtype, layers=layers, seed=seed)

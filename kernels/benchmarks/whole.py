@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -156,15 +156,20 @@ def in_layer(spec: ModelSpec, path: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """A model with its cache and input, ready to run one pass."""
+    """A model with its cache and input, ready to run one pass; `states` [B,T,D]: what each stack gives to the heads in it."""
 
     model: Model
     inputs: dict[str, Any]
     cache: Cache | None
     work: Pass
+    states: dict[str, Tensor] = field(default_factory=dict)
 
     @torch.inference_mode()
     def run(self) -> dict[str, Tensor]:
+        """One pass, as it is timed."""
+        return self.step()
+
+    def step(self) -> dict[str, Tensor]:
         """One pass; the cache is as it was before."""
         if self.cache is not None:
             self.cache.length = self.work.context - self.work.new_tokens
@@ -173,16 +178,21 @@ class Subject:
     @torch.inference_mode()
     def outside(self) -> list[Tensor]:
         """The heads alone, over states of the shape that the pass gives them."""
-        width, positions = self.model.spec.main.d_model, 1 if self.work.last_logits else self.work.new_tokens
-        states = self.inputs["tokens"].new_ones((self.work.batch, positions, width), dtype=self.model.make.dtype)
-        return [module(states) for head, module in zip(self.model.spec.heads, self.model.heads, strict=True) if head.stack == self.model.spec.main.name]
+        spec = self.model.spec
+        return [module(self.states[head.stack], last=self.work.last_logits) for head, module in zip(spec.heads, self.model.heads, strict=True)]
 
 
-def subject(model: Model, work: Pass) -> Subject:
-    """A model made ready for a pass: random tokens, a cache full of random numbers up to the new ones."""
+def subject(model: Model, work: Pass, *, outside: bool = False) -> Subject:
+    """A model made ready for a pass: random tokens, a cache full of random numbers up to the new ones.
+
+    `outside`: it will run what is not in layers alone, and so needs the states, from one pass.
+    """
     cache = None
     if model.spec.decodes:
         cache = model.cache(work.batch, work.context, source=cross_tokens(model.spec, work))
         if work.decoding:
             cache.randomise(work.context - work.new_tokens)
-    return Subject(model=model, inputs=random_inputs(model, work), cache=cache, work=work)
+    made = Subject(model=model, inputs=random_inputs(model, work), cache=cache, work=work)
+    if outside:
+        made.states.update({name: states for name, states in made.run().items() if name in {stack.name for stack in model.spec.stacks}})
+    return made

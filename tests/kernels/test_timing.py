@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+
 from tfm.kernels.timing import (
     MOST_CALLS,
     HarnessError,

@@ -11,6 +11,7 @@ from ..registry import family
 from .encoder_shared import (
     class_ending,
     classifier,
+    crosses,
     dense,
     encoder_spec,
     feed_forward,
@@ -46,7 +47,7 @@ def body(
     """The encoder and its kind of norm; `factorised`: default width of the tables where it is a key of its own."""
     width = cfg.integer("hidden_size", default=d_model)
     norm = layer_norm(cfg, default=1e-12)
-    layer = post_norm(norm, self_attention(cfg, width, heads=heads), feed_forward(cfg, d_ff=d_ff))
+    layer = post_norm(norm, self_attention(cfg, width, heads=heads), feed_forward(cfg, d_ff=d_ff), crosses=crosses(cfg))
     blocks = (Block(pattern=(layer,), repeat=cfg.layers("num_hidden_layers", default=12)),)
     table = width if factorised is None else cfg.integer("embedding_size", default=factorised)
     made = tables(cfg, vocab=vocab, width=None if table == width else table, offset=offset)

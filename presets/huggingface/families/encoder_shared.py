@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from ...spec import (
     Attention,
     Block,
@@ -65,9 +67,20 @@ def feed_forward(cfg: Config, *, d_ff: int) -> FeedForward:
     return plain(cfg.integer("intermediate_size", default=d_ff), activation=activation(cfg, default="gelu"))
 
 
-def post_norm(norm: Norm, attention: Attention, mlp: FeedForward, *, name: str = "", shared: str | None = None) -> Layer:
-    """The layer of the original Transformer: attention, sum, norm, feed-forward, sum, norm."""
+def crosses(cfg: Config) -> bool:
+    """Whether a decoder of this kind attends an encoder, which its configuration does not describe."""
+    return cfg.flag("is_decoder", default=False) and cfg.flag("add_cross_attention", default=False)
+
+
+def post_norm(
+    norm: Norm, attention: Attention, mlp: FeedForward, *, name: str = "", shared: str | None = None, crosses: bool = False
+) -> Layer:
+    """The layer of the original Transformer: attention, sum, norm, feed-forward, sum, norm; with `crosses` attention to `source`."""
     first = Sublayer(name="attention", mixer=attention, residual_norm=norm, shared=shared and f"{shared}.attention")
+    if crosses:
+        other = msgspec.structs.replace(attention, mask=Full(), source="source")
+        cross = Sublayer(name="cross_attention", mixer=other, residual_norm=norm)
+        return Layer(name=name, sublayers=(first, cross, Sublayer(name="feed_forward", mixer=mlp, residual_norm=norm)))
     second = Sublayer(name="feed_forward", mixer=mlp, residual_norm=norm, shared=shared and f"{shared}.feed_forward")
     return Layer(name=name, sublayers=(first, second))
 
@@ -145,4 +158,5 @@ def tied(cfg: Config) -> bool:
 def encoder_spec(cfg: Config, stack: Stack, *heads: Head) -> ModelSpec:
     """One stack and its heads; keys that only other classes read change nothing here."""
     cfg.ignore("tie_word_embeddings", "legacy", "pooler_hidden_size")
-    return ModelSpec(name=cfg.name, source=(cfg.source,), stacks=(stack,), heads=heads)
+    absent = ("source",) if crosses(cfg) else ()
+    return ModelSpec(name=cfg.name, source=(cfg.source,), stacks=(stack,), heads=heads, absent=absent)

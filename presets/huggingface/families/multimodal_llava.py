@@ -120,10 +120,12 @@ def gemma3_vl(cfg: Config) -> ModelSpec:
     tokens = cfg.integer("mm_tokens_per_image", default=256)
     patches = seen[0].default_tokens or 1
     if patches % tokens:
-        raise cfg.refuse(f"mm_tokens_per_image {tokens} does not divide the {patches} patches of an image")
+        cfg.assume(
+            f"mm_tokens_per_image {tokens} does not divide the {patches} patches of an image, so the library runs none; not averaged"
+        )
     joint = projector(
         "vision",
         same_norm(Norm(type="rms", eps=1e-6), seen[0].d_model),
-        dense("linear", seen[0].d_model, text.stack.d_model, bias=False, merge=patches // tokens),
+        dense("linear", seen[0].d_model, text.stack.d_model, bias=False, merge=1 if patches % tokens else patches // tokens),
     )
     return assemble(cfg, text, seen, (joint,), tied=says(cfg, default=True))

@@ -27,12 +27,20 @@ from ..config import Config
 from ..registry import family
 from .encoder_shared import class_ending, classifier, dense
 
-ENDINGS = ("ForConditionalGeneration", "MTModel", "Model", "ForSequenceClassification", "ForQuestionAnswering")
+ENDINGS = ("ForConditionalGeneration", "MTModel", "Model", "ForSequenceClassification", "ForQuestionAnswering", "ForCausalLM")
 UNREAD = (
     "normalize_before", "normalize_embedding", "add_final_layer_norm", "add_bias_logits", "static_position_embeddings",
     "extra_pos_embeddings", "extra_layer_norm", "do_blenderbot_90_layernorm", "layernorm_variant", "encoder_layerdrop", "decoder_layerdrop",
     "force_bos_token_to_be_generated", "save_step", "unk_token_id", "is_encoder_decoder", "init_std", "extra_vocab",
 )  # fmt: skip
+ENCODER_KEYS = (
+    "encoder_layers",
+    "encoder_ffn_dim",
+    "encoder_attention_heads",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "scale_embedding",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +128,8 @@ def spec(cfg: Config, recipe: Recipe, *, separate: bool = False, decoder_vocab: 
     Where `tie_word_embeddings` is false the library ties nothing: a table that is not used, one a stack, an output matrix.
     """
     kind = class_ending(cfg, ENDINGS, usual="ForConditionalGeneration")
+    if kind == "ForCausalLM":
+        return decoder_alone(cfg, recipe, decoder_vocab)
     vocab = cfg.integer("vocab_size", default=recipe.vocab)
     width = cfg.integer("d_model", "hidden_size", default=recipe.d_model)
     tied = cfg.flag("tie_word_embeddings", default=True)
@@ -136,6 +146,16 @@ def spec(cfg: Config, recipe: Recipe, *, separate: bool = False, decoder_vocab: 
     table = shares or "decoder/embedding/token"
     heads = heads_of(cfg, recipe, decoder, kind, rows, table if tied else None)
     return ModelSpec(name=cfg.name, source=(cfg.source,), stacks=(encoder, decoder), heads=heads, extra=unused)
+
+
+def decoder_alone(cfg: Config, recipe: Recipe, vocab: int | None) -> ModelSpec:
+    """The decoder as a language model: its attention to the encoder keeps its weights and rests."""
+    rows = vocab or cfg.integer("vocab_size", default=recipe.vocab)
+    decoder = read_stack(cfg, recipe, "decoder", Embedding(name="token", rows=rows))
+    tied = cfg.flag("tie_word_embeddings", default=True)
+    cfg.ignore(*UNREAD, *ENCODER_KEYS)
+    heads = heads_of(cfg, recipe, decoder, "ForConditionalGeneration", rows, "decoder/embedding/token" if tied else None)
+    return ModelSpec(name=cfg.name, source=(cfg.source,), stacks=(decoder,), heads=heads, absent=("encoder",))
 
 
 def heads_of(cfg: Config, recipe: Recipe, decoder: Stack, kind: str, vocab: int, shares: str | None) -> tuple[Head, ...]:

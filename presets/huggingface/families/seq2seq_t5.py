@@ -97,7 +97,7 @@ def read(cfg: Config, *, vocab: int, d_ff: int, depth: int, heads: int, projecti
     """The sizes, with a family's defaults."""
     layers = cfg.layers("num_layers", "num_hidden_layers", default=depth)
     decoder_layers = layers if cfg.raw("num_decoder_layers") is None else cfg.layers("num_decoder_layers")
-    cfg.ignore("n_positions", "output_past", "dropout_rate", "is_gated_act", "is_encoder_decoder", "tie_word_embeddings", "max_length")
+    cfg.ignore("n_positions", "output_past", "dropout_rate", "is_encoder_decoder", "tie_word_embeddings", "max_length")
     return T5(
         vocab=cfg.integer("vocab_size", default=vocab),
         d_model=cfg.integer("d_model", "hidden_size", default=512),
@@ -113,11 +113,15 @@ def read(cfg: Config, *, vocab: int, d_ff: int, depth: int, heads: int, projecti
 
 
 def feed_forward(cfg: Config, *, d_ff: int, projection: str) -> FeedForward:
-    """`feed_forward_proj` names the function, with `gated-` before it where there are two input matrices."""
+    """`feed_forward_proj` names the function, with `gated-` before it where there are two input matrices.
+
+    `is_gated_act` and `dense_act_fn`, which files carry beside it, win in the library where they differ.
+    """
     named = cfg.text("feed_forward_proj", default=projection)
-    gated, act = named.startswith("gated-"), named.removeprefix("gated-")
+    gated = cfg.flag("is_gated_act", default=named.startswith("gated-"))
+    act = cfg.text("dense_act_fn", default=named.removeprefix("gated-"))
     if act not in ACTIVATIONS:
-        raise cfg.refuse(f"feed_forward_proj is {shown(named)}; known are a function or gated- and a function, as relu or gated-gelu")
+        raise cfg.refuse(f"feed_forward_proj is {shown(act)}; known are a function or gated- and a function, as relu or gated-gelu")
     return FeedForward(d_ff=cfg.integer("d_ff", default=d_ff), activation=act, gated=gated, act_params=ACT_PARAMS.get(act, 0))
 
 

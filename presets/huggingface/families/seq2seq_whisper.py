@@ -9,7 +9,7 @@ from ..registry import family
 from .encoder_shared import class_ending, classifier, dense
 
 NORM = Norm(type="layer", eps=1e-5)
-ENDINGS = ("ForConditionalGeneration", "Model", "ForAudioClassification")
+ENDINGS = ("ForConditionalGeneration", "Model", "ForAudioClassification", "ForCausalLM")
 UNREAD = (
     "apply_spec_augment", "mask_time_prob", "mask_time_length", "mask_time_min_masks", "mask_feature_prob", "mask_feature_length",
     "mask_feature_min_masks", "median_filter_width", "forced_decoder_ids", "scale_embedding", "is_encoder_decoder",
@@ -29,6 +29,8 @@ def whisper(cfg: Config) -> ModelSpec:
     if kind == "ForAudioClassification":
         return ModelSpec(name=cfg.name, source=(cfg.source,), stacks=(encoder,), heads=(audio_labels(cfg, encoder),))
     heads = () if kind == "Model" else (output(cfg, decoder),)
+    if kind == "ForCausalLM":
+        return ModelSpec(name=cfg.name, source=(cfg.source,), stacks=(decoder,), heads=heads, absent=("encoder",))
     return ModelSpec(name=cfg.name, source=(cfg.source,), stacks=(encoder, decoder), heads=heads)
 
 

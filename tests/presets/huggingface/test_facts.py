@@ -26,6 +26,10 @@ Case = dict[str, Any]
 ELSEWHERE = {
     ("gpt2", "cross-attention"): "refused: the stack that the states come from is not described",
     ("gpt_bigcode", "cross-attention"): "refused, likewise",
+    ("deberta", "types-and-talking-heads"): "refused: heads that are mixed are not described, and no published model has them",
+    ("deberta", "not-legacy"): "the library names the layer before the output matrix the output; the matrix is the token table",
+    ("deberta-v2", "not-legacy"): "likewise",
+    ("kimi_k25", "published-vision-names"): "the library passes over the names that published files use; the model's own code reads them",
 }
 
 

@@ -1,0 +1,171 @@
+"""Grouped-query decode attention on this machine: every kernel of tfm, and what else was tried, against the measured bandwidth.
+
+    python benchmarks/decode_attention.py
+    python benchmarks/decode_attention.py --dtype bf16 --ctx 16384 --rounds 31
+
+All lines are measured in turn in one run, over caches that rotate so that none is still in the last-level cache. `of best` is
+the share of the best plain probe (sum, mv, copy over the same bytes), `x sdpa` how many times faster than SDPA with `enable_gqa`:
+both are medians of the ratios of one round, so that a busy machine slows both sides alike. `cpu of mv` is the same share with one
+thread and the processor's time in place of the clock's: what the kernel itself costs, whoever else is on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from tfm.kernels import grouped
+from tfm.kernels.attention import attend, backend_that_ran
+from tfm.kernels.masks import Rules
+from tfm.kernels.probes import GIB, random_tensor, require_memory
+from tfm.kernels.timing import Sample, Stopping, buffers_needed, host_watch, interleave, last_level_cache_bytes, paired_ratio, rotated
+from torch import Tensor
+
+CPU = torch.device("cpu")
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+Cache = tuple[Tensor, Tensor]
+PROBES = ("mv", "sum", "copy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """One decode step: `heads` queries of one token over `context` keys of `kv_heads` heads."""
+
+    batch: int
+    heads: int
+    kv_heads: int
+    width: int
+    context: int
+    dtype: torch.dtype
+
+    @property
+    def rows(self) -> int:
+        """Query heads of a group."""
+        return self.heads // self.kv_heads
+
+    @property
+    def cache_bytes(self) -> int:
+        """Keys and values, each read once."""
+        return 2 * self.batch * self.kv_heads * self.context * self.width * self.dtype.itemsize
+
+
+def kernels(shape: Shape, q: Tensor) -> dict[str, Callable[[Cache], object]]:
+    """The kernels of tfm and the other ways to read each byte once, all over keys and values [B,K,S,D]."""
+    found: dict[str, Callable[[Cache], object]] = {
+        f"{impl}": lambda kv, impl=impl: attend(q, *kv, impl=impl, causal=True) for impl in ("sdpa", "eager", "tiled", "grouped")
+    }
+    for parts in (2, 8):
+        found[f"grouped, context in {parts} parts"] = lambda kv, parts=parts: in_parts(q, kv, parts, shape)
+    found["grouped, cache [B,S,K,D]"] = lambda kv: attend(q, *(as_tokens_first(x) for x in kv), impl="grouped", causal=True)
+    found["two bmm"] = lambda kv: products(q, kv, shape)
+    for block in (128, 1024):
+        found[f"two bmm over blocks of {block}"] = lambda kv, block=block: blocks(q, kv, shape, block)
+    return found
+
+
+def in_parts(q: Tensor, kv: Cache, parts: int, shape: Shape) -> Tensor:
+    """Flash-decoding: the context in parts, joined by their log-sum-exp."""
+    heads = q.view(shape.batch, shape.kv_heads, shape.rows, shape.width)
+    return grouped._in_parts(heads, *kv, None, None, parts)[0]
+
+
+def as_tokens_first(x: Tensor) -> Tensor:
+    """The same bytes read as a cache [B,S,K,D] (other numbers at each place, the same work)."""
+    B, K, S, D = x.shape
+    return x.view(B, S, K, D).transpose(1, 2)
+
+
+def products(q: Tensor, kv: Cache, shape: Shape) -> Tensor:
+    """Scores, softmax and weighted values as whole tensors, one batched product each."""
+    k, v = (x.flatten(0, 1) for x in kv)
+    rows = q.view(-1, shape.rows, shape.width)
+    scores = torch.bmm(rows * shape.width**-0.5, k.transpose(1, 2)).softmax(dim=-1, dtype=torch.float32)
+    return torch.bmm(scores.to(q.dtype), v).view_as(q)
+
+
+def blocks(q: Tensor, kv: Cache, shape: Shape, block: int) -> Tensor:
+    """The same with `block` tokens a batch entry: small products that stay in the cache."""
+    heads, count = shape.batch * shape.kv_heads, shape.context // block
+    k, v = (x.view(heads * count, block, shape.width) for x in kv)
+    rows = (q.view(heads, 1, shape.rows, shape.width) * shape.width**-0.5).expand(-1, count, -1, -1).reshape(heads * count, shape.rows, -1)
+    scores = torch.bmm(rows, k.transpose(1, 2)).view(heads, count, shape.rows, block).float()
+    weights = torch.exp(scores - scores.amax(dim=(1, 3), keepdim=True))
+    parts = torch.bmm(weights.to(q.dtype).view(heads * count, shape.rows, block), v).view(heads, count, shape.rows, -1)
+    return (parts.sum(dim=1, dtype=torch.float32) / weights.sum(dim=(1, 3)).unsqueeze(-1)).to(q.dtype).view_as(q)
+
+
+def probes(shape: Shape) -> dict[str, Callable[[Cache], object]]:
+    """Plain operators over the same bytes, in fp32: keys and values of random bits would be no numbers, so they get their own buffers."""
+    target = torch.empty(shape.cache_bytes // 4, dtype=torch.float32)
+    vector = random_tensor((4096,), torch.float32, CPU)
+    return {
+        "mv": lambda kv: torch.mv(kv[0].view(-1, 4096), vector),
+        "sum": lambda kv: kv[0].sum(),
+        "copy": lambda kv: target.copy_(kv[0]),
+    }
+
+
+def measured(shape: Shape, rounds: int, *, cpu_time: bool) -> dict[str, Sample]:
+    """Every line in turn, `rounds` times."""
+    copies = buffers_needed(shape.cache_bytes, last_level_cache_bytes())
+    require_memory((2 * copies + 8) * shape.cache_bytes, CPU, what="the benchmark")
+    size = (shape.batch, shape.kv_heads, shape.context, shape.width)
+    caches = [(random_tensor(size, shape.dtype, CPU), random_tensor(size, shape.dtype, CPU)) for _ in range(copies)]
+    plain = [(random_tensor((shape.cache_bytes // 4,), torch.float32, CPU),) * 2 for _ in range(copies)]
+    q = random_tensor((shape.batch, shape.heads, 1, shape.width), shape.dtype, CPU)
+    calls = {name: rotated(fn, plain) for name, fn in probes(shape).items()} | {name: rotated(fn, caches) for name, fn in kernels(shape, q).items()}
+    clock = time.process_time if cpu_time else time.perf_counter
+    stopping = Stopping(min_samples=rounds, min_seconds=0, max_seconds=120, target_spread=1e9)
+    with torch.inference_mode():
+        return interleave(calls, clock=clock, watch=host_watch(clock), stopping=stopping, warmup=1)
+
+
+def rates(shape: Shape, samples: dict[str, Sample]) -> dict[str, float]:
+    """Bytes per second of the probes."""
+    return {name: (2 if name == "copy" else 1) * shape.cache_bytes / samples[name].median_s for name in PROBES}
+
+
+def report(shape: Shape, rounds: int) -> None:
+    """Print the table."""
+    samples = measured(shape, rounds, cpu_time=False)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    alone = measured(shape, max(5, rounds // 3), cpu_time=True)
+    torch.set_num_threads(threads)
+    speed = rates(shape, samples)
+    best = max(speed, key=lambda name: speed[name])
+    moved = 2 if best == "copy" else 1
+    print(f"{'':34}{'median ms':>10}{'p20':>8}{'p80':>8}{'GB/s':>7}{'of best':>9}{'x sdpa':>8}{'cpu of mv':>11}")
+    for name, sample in samples.items():
+        rate = speed.get(name, shape.cache_bytes / sample.median_s)
+        share = (2 if name == "copy" else 1) / moved / paired_ratio(sample, samples[best])
+        line = f"{name:34}{1e3 * sample.median_s:>10.2f}{1e3 * sample.p20_s:>8.2f}{1e3 * sample.p80_s:>8.2f}{rate / 1e9:>7.2f}{share:>9.2f}"
+        faster = "" if name in PROBES else f"{paired_ratio(samples['sdpa'], sample):.2f}"
+        print(f"{line}{faster:>8}{1 / paired_ratio(alone[name], alone['mv']):>11.2f}", flush=True)
+    print(f"best probe: {best}, {speed[best] / 1e9:.1f} GB/s; spread of grouped {samples['grouped'].spread:.0%}, {rounds} rounds")
+
+
+def main() -> None:
+    """Read the options, say what runs where, print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--dtype", choices=DTYPES, default="fp32")
+    for name, default in (("ctx", 65_536), ("batch", 1), ("heads", 32), ("kv-heads", 8), ("head-dim", 128), ("rounds", 15)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    given = parser.parse_args()
+    shape = Shape(
+        batch=given.batch, heads=given.heads, kv_heads=given.kv_heads, width=given.head_dim, context=given.ctx, dtype=DTYPES[given.dtype]
+    )
+    print(f"decode attention {given.dtype}, batch {shape.batch}, {shape.heads} query / {shape.kv_heads} KV heads x {shape.width}, context {shape.context}")
+    print(f"PyTorch {torch.__version__}, {torch.get_num_threads()} threads, {platform.machine()} {torch.backends.cpu.get_cpu_capability()}, cache {shape.cache_bytes / GIB:.3f} GiB, last-level cache {last_level_cache_bytes() / 2**20:.0f} MiB")
+    tiny = (torch.rand(1, shape.heads, 1, shape.width), torch.rand(1, shape.kv_heads, 8, shape.width), torch.rand(1, shape.kv_heads, 8, shape.width))
+    print("backends:", "; ".join(backend_that_ran(*(x.to(shape.dtype) for x in tiny), impl=impl, rules=Rules(causal=True)) for impl in ("sdpa", "grouped")))
+    report(shape, given.rounds)
+
+
+if __name__ == "__main__":
+    main()
