@@ -13,18 +13,18 @@ from __future__ import annotations
 
 import argparse
 import platform
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
+
 from tfm.kernels import grouped
 from tfm.kernels.attention import attend, backend_that_ran
 from tfm.kernels.masks import Rules
 from tfm.kernels.probes import GIB, random_tensor, require_memory
 from tfm.kernels.timing import Sample, Stopping, buffers_needed, host_watch, interleave, last_level_cache_bytes, paired_ratio, rotated
-from torch import Tensor
 
 CPU = torch.device("cpu")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

@@ -14,14 +14,10 @@ if TYPE_CHECKING:
 
     from ..kernels.benchmarks.record import Record
     from ..kernels.benchmarks.setting import Setting
-    from ..presets.spec import ModelSpec
-
-DEFAULT_MODEL = "llama-7b"
 
 Dtype = Annotated[str, typer.Option("--dtype", help="Format of weights, cache and arithmetic: fp32, bf16, fp16; a comma makes a table.")]
 Threads = Annotated[int | None, typer.Option("--threads", help="Threads of PyTorch's operators; its own choice if not given.")]
 Seconds = Annotated[str, typer.Option("--seconds", help="The longest that one line is sampled, as in 30s.")]
-Layers = Annotated[str, typer.Option("--layers", help="auto (as many as fit time and memory; scaled), all, or a number.")]
 OneDtype = Annotated[str, typer.Option("--dtype", help="Beside fp32: bf16 or fp16.")]
 Sizes = Annotated[str, typer.Option("--size", help="Bytes that a probe streams, as in 64MiB; a comma makes a table.")]
 Impl = Annotated[str, typer.Option("--impl", help="eager, tiled, sdpa, grouped or all; a comma takes several.")]
@@ -29,9 +25,7 @@ Tokens = Annotated[str, typer.Option("--tokens", help="Query tokens, the last of
 Heads = Annotated[str, typer.Option("--heads", help="Query heads.")]
 KvHeads = Annotated[str, typer.Option("--kv-heads", help="Key/value heads; must divide the query heads.")]
 HeadDim = Annotated[str, typer.Option("--head-dim", help="Width of a head.")]
-WeightOnly = Annotated[str | None, typer.Option("--weight-dtype", help="int8 or int4: weights alone in this format (CPU, bf16).")]
 Ctx = Annotated[str | None, typer.Option("--ctx", "--tgt", help="Tokens attended, the new one included (32k = 32768); a comma makes a table.")]
-Message = Annotated[str, typer.Option("--size", help="Bytes that every process has, as in 64MiB; a comma makes a table.")]
 
 bench_app = typer.Typer(
     name="bench",
@@ -43,6 +37,9 @@ bench_app = typer.Typer(
 
 def register(app: typer.Typer) -> None:
     """Add the group."""
+    from .bench_passes import add
+
+    add(bench_app)
     app.add_typer(bench_app, name="bench")
 
 
@@ -56,7 +53,7 @@ def bandwidth(
     as_csv: o.Csv = False,
     as_markdown: o.Markdown = False,
 ) -> None:
-    r"""Memory bandwidth: sum, matrix-vector product and copy, in fp32 and --dtype.
+    """Memory bandwidth: sum, matrix-vector product and copy, in fp32 and --dtype.
 
     \b
     Examples:
@@ -94,7 +91,7 @@ def gemm(
     as_csv: o.Csv = False,
     as_markdown: o.Markdown = False,
 ) -> None:
-    r"""Matrix products [m, k] @ [k, n] as the models run them, the matrix read from memory.
+    """Matrix products [m, k] @ [k, n] as the models run them, the matrix read from memory.
 
     \b
     Examples:
@@ -148,7 +145,7 @@ def attention(
     as_csv: o.Csv = False,
     as_markdown: o.Markdown = False,
 ) -> None:
-    r"""Attention over a cache, every implementation side by side.
+    """Attention over a cache, every implementation side by side.
 
     \b
     Examples:

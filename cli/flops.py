@@ -37,7 +37,7 @@ def flops(
     as_csv: o.Csv = False,
     as_markdown: o.Markdown = False,
 ) -> None:
-    r"""FLOPs of a pass: linear layers, attention, output head; one multiply-add is 2.
+    """FLOPs of a pass: linear layers, attention, output head; one multiply-add is 2.
 
     \b
     Examples:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def hardware(as_json: o.Json = False, as_csv: o.Csv = False, as_markdown: o.Markdown = False) -> None:
-    r"""The device presets: capacity, bandwidth, dense peak rates as the vendor publishes them.
+    """The device presets: capacity, bandwidth, dense peak rates as the vendor publishes them.
 
     \b
     Examples:

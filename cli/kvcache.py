@@ -35,7 +35,7 @@ def kvcache(
     as_csv: o.Csv = False,
     as_markdown: o.Markdown = False,
 ) -> None:
-    r"""Bytes of the cache: per token and in all, self- and cross-attention, under each policy.
+    """Bytes of the cache: per token and in all, self- and cross-attention, under each policy.
 
     \b
     Examples:

@@ -34,7 +34,7 @@ def latency(
     new: New = None,
     src: o.Src = None,
     images: o.Images = None,
-    weight_dtype: o.WeightDtype = "bf16",
+    weight_dtype: o.StoredWeightDtype = None,
     kv_dtype: o.KvDtype = "bf16",
     activation_dtype: o.ActivationDtype = "bf16",
     gqa: o.Gqa = None,
@@ -47,7 +47,7 @@ def latency(
     as_csv: o.Csv = False,
     as_markdown: o.Markdown = False,
 ) -> None:
-    r"""Roofline time of prefill and of a decode step, and the batch from which decode waits for arithmetic.
+    """Roofline time of prefill and of a decode step, and the batch from which decode waits for arithmetic.
 
     \b
     Examples:

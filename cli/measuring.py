@@ -15,6 +15,7 @@ from ..presets.errors import MissingExtraError, TfmError
 if TYPE_CHECKING:
     from ..kernels.benchmarks.record import Record
     from ..kernels.benchmarks.setting import Setting
+    from ..kernels.timing import Stopping
     from .output import Answer
     from .tables import Table
 
@@ -74,12 +75,18 @@ class Bench:
 def setting_for(threads: int | None, seconds: str, progress: Progress) -> Setting:
     """How to measure, from the options."""
     from ..kernels.benchmarks.setting import Setting, use_threads
+
+    use_threads(threads)
+    return Setting(stopping=stopping_for(seconds), tell=progress)
+
+
+def stopping_for(seconds: str) -> Stopping:
+    """When a line has been sampled enough, from --seconds."""
     from ..kernels.timing import Stopping
     from .units import parse_seconds
 
-    use_threads(threads)
     budget = parse_seconds(seconds, name="--seconds")
-    return Setting(stopping=Stopping(max_seconds=budget, min_seconds=min(0.5, budget)), tell=progress)
+    return Stopping(max_seconds=budget, min_seconds=min(0.5, budget))
 
 
 def run_bench(bench: Bench, *, threads: int | None, seconds: str, as_json: bool, as_csv: bool, as_markdown: bool) -> None:

@@ -33,7 +33,7 @@ def memory(
     cached: o.Cached = None,
     src: o.Src = None,
     images: o.Images = None,
-    weight_dtype: o.WeightDtype = "bf16",
+    weight_dtype: o.StoredWeightDtype = None,
     kv_dtype: o.KvDtype = "bf16",
     activation_dtype: o.ActivationDtype = "bf16",
     gqa: o.Gqa = None,
@@ -51,7 +51,7 @@ def memory(
     as_csv: o.Csv = False,
     as_markdown: o.Markdown = False,
 ) -> None:
-    r"""Memory of a pass: weights, cache, activations; in training gradients and optimizer too.
+    """Memory of a pass: weights, cache, activations; in training gradients and optimizer too.
 
     \b
     Examples:
@@ -134,18 +134,21 @@ def figures(_case: Case, got: Found) -> dict[str, object]:
 def terms(case: Case, got: Found) -> list[dict[str, object]]:
     """One entry a row with weights or a cache."""
     from ..estimators.sizes import bytes_of, run_bytes
+    from .weights import stored_terms
 
+    held = case.work.stored
+    rest = stored_terms(held, {row.path for row in got.memory.rows if row.params or row.store}) if held else []
     return [
         {
             "path": row.path,
-            "weight_bytes": bytes_of(row.params, case.work.weight_dtype),
-            "copies": row.copies,
+            "weight_bytes": held.owned_bytes(row.path) if held else bytes_of(row.params, case.work.weight_dtype),
+            "copies": 1 if held else row.copies,
             "kept_bytes": 0 if case.work.phase == "train" else run_bytes(row, case.work),
             "repeat": row.repeat,
         }
         for row in got.memory.rows
         if row.params or row.store
-    ]
+    ] + rest
 
 
 def tables(case: Case, got: Found) -> tuple[Table, ...]:
@@ -180,6 +183,8 @@ def explanations(case: Case, got: Found, recipe: Recipe) -> tuple[Explanation, .
 
     count, dtype, training = total(got.memory.rows, "params", per="copies"), case.work.weight_dtype, case.work.phase == "train"
     shown = {"weight_bytes": f"{count:,}·{dtype.block_bytes}/{dtype.block_elements}"}
+    if case.work.stored:
+        shown["weight_bytes"] = " + ".join(f"{count:,} ({kind})" for kind, count in case.work.stored.by_dtype)
     if not training:
         shown["kv_bytes"] = f"{got.memory.kv_bytes:,} (see `tfm kvcache --explain`)"
         shown["activation_bytes"] = (
@@ -196,12 +201,15 @@ def explanations(case: Case, got: Found, recipe: Recipe) -> tuple[Explanation, .
 
 def assumptions(case: Case, recipe: Recipe) -> tuple[str, ...]:
     """The recipe, in words."""
-    dtype = case.work.weight_dtype
-    lines = [f"every parameter in {dtype.name} ({dtype.bits_per_element:g} bits" + (f": {dtype.note})" if dtype.note else ")")]
-    if dtype.block_elements > 1:
+    from .weights import stored_lines
+
+    dtype, held = case.work.weight_dtype, case.work.stored
+    lines = stored_lines(held) if held else [f"every parameter in {dtype.name} ({dtype.bits_per_element:g} bits" + (f": {dtype.note})" if dtype.note else ")")]
+    if dtype.block_elements > 1 and not held:
         lines.append("in files embeddings and norms often stay at 16 bits")
     if case.work.phase == "train":
-        per = dtype.bits_per_element / 8 + recipe.gradient_dtype.bits_per_element / 8 + recipe.state_bytes
+        weight_bits = 8 * held.total_bytes / max(held.mean.elements, 1) if held else dtype.bits_per_element
+        per = weight_bits / 8 + recipe.gradient_dtype.bits_per_element / 8 + recipe.state_bytes
         master = "with" if recipe.master_weights else "without"
         lines.append(
             f"{recipe.optimizer}, gradients in {recipe.gradient_dtype.name}, {master} fp32 master weights: {per:g} bytes a parameter"

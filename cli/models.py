@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def models(presets: o.Presets = None, as_json: o.Json = False, as_csv: o.Csv = False, as_markdown: o.Markdown = False) -> None:
-    r"""The model presets, with their sizes.
+    """The model presets, with their sizes.
 
     \b
     Examples:

@@ -21,7 +21,7 @@ def complete_device(incomplete: str) -> list[str]:
     return [name for name in device_names() if name.startswith(incomplete)]
 
 
-MODEL_HELP = "A preset (`tfm models`), a config.json or a folder with one; a comma makes a table."
+MODEL_HELP = "A preset (`tfm models`), a config.json, weights (GGUF, safetensors), a folder of them, a Hub id; a comma makes a table."
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, autocompletion=complete_model)]
 OptionalModel = Annotated[
     str | None,
@@ -41,6 +41,10 @@ Cached = Annotated[str | None, typer.Option("--cached", help="Tokens in the cach
 Src = Annotated[str | None, typer.Option("--src", help="Tokens of the encoder of an encoder-decoder; else what the model fixes, else 512.")]
 Images = Annotated[int | None, typer.Option("--images", min=0, help="Images a sequence; 0 for a language model, 1 for a vision model.")]
 WeightDtype = Annotated[str, typer.Option("--weight-dtype", help="Format of the weights: bf16, fp8, int8, int4, q4_0, mxfp4 ...")]
+StoredWeightDtype = Annotated[
+    str | None,
+    typer.Option("--weight-dtype", help="Format of the weights: bf16, fp8, int8, int4, q4_0, mxfp4 ...; else as a file stores them, else bf16."),
+]
 KvDtype = Annotated[str, typer.Option("--kv-dtype", help="Format of the cache: fp32, bf16, fp16, fp8, int8, q8_0, q4_0.")]
 ActivationDtype = Annotated[str, typer.Option("--activation-dtype", help="Format computed in: fp32, bf16, fp16, fp8, int8.")]
 Gqa = Annotated[str | None, typer.Option("--gqa", help="Key/value heads in place of the model's own; must divide the query heads.")]

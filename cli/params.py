@@ -29,7 +29,7 @@ def params(
     as_csv: o.Csv = False,
     as_markdown: o.Markdown = False,
 ) -> None:
-    r"""Parameters of a model: exact, by component, and against the rule 12·D²·L + V·D.
+    """Parameters of a model: exact, by component, and against the rule 12·D²·L + V·D.
 
     \b
     Examples:

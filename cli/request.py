@@ -11,17 +11,19 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from ..estimators.stored import stored
 from ..estimators.sweep import at_point, sweep
 from ..estimators.work import DEFAULT_SOURCE_TOKENS, Pass, Phase
 from ..presets.device import Device, load_device
 from ..presets.dtypes import ACTIVATION_DTYPES, CACHE_DTYPES, get_dtype
 from ..presets.errors import UsageError
-from ..presets.loader import load_model
+from ..presets.loader import load
 from ..presets.spec import ModelSpec
 from ..presets.variants import with_kv_heads
 from . import units
 
 DEFAULT_CONTEXT = 4096
+DEFAULT_DTYPE = "bf16"
 PHASES: tuple[Phase, ...] = ("prefill", "decode", "train")
 
 
@@ -48,7 +50,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     src: str | None = None
     images: int | None = None
     phase: str | None = None
-    weight_dtype: str = "bf16"
+    weight_dtype: str | None = "bf16"  # None: not said, so what a file of weights holds counts
     kv_dtype: str = "bf16"
     activation_dtype: str = "bf16"
     gqa: str | None = None
@@ -99,23 +101,25 @@ def one_case(
 ) -> Case:
     """One combination, read and checked."""
     folders = (Path(options.presets).expanduser(),) if options.presets else ()
-    spec = load_model(str(model), folders, lenient=options.lenient)
+    loaded = load(str(model), folders, lenient=options.lenient, weights=weight_dtype is None)
+    spec, weights = loaded.model(), loaded.weights
     if gqa is not None:
-        spec = with_kv_heads(spec, units.parse_int(gqa, name="--gqa"))
+        spec, weights = with_kv_heads(spec, units.parse_int(gqa, name="--gqa")), None
     device = find_device(options, hardware)
     work = Pass(
         phase=checked_phase(options, spec, phase),
         images=options.images,
-        weight_dtype=get_dtype(str(weight_dtype)),
+        weight_dtype=get_dtype(weight_dtype or DEFAULT_DTYPE),
         kv_dtype=get_dtype(str(kv_dtype), CACHE_DTYPES),
         activation_dtype=get_dtype(str(activation_dtype), ACTIVATION_DTYPES),
         full_attention=options.full_attention,
         last_logits=options.last_logits,
         dropout=options.dropout,
+        stored=stored(spec, weights) if weights is not None and weight_dtype is None else None,
     )
     axes, said = token_axes(options, spec)
     settings: dict[str, object] = {"phase": None if options.caches or options.both_phases else work.phase}
-    settings |= {"weight_dtype": work.weight_dtype.name, "kv_dtype": work.kv_dtype.name, "activation_dtype": work.activation_dtype.name}
+    settings |= {"weight_dtype": "stored" if work.stored else work.weight_dtype.name, "kv_dtype": work.kv_dtype.name, "activation_dtype": work.activation_dtype.name}
     settings |= {"gqa": None if gqa is None else int(gqa), "hardware": device.name if device else None, "images": options.images}
     labels = {"model": spec.name, **{name: value for name, value in settings.items() if varies(options, name)}}
     return Case(

@@ -33,7 +33,7 @@ def show(
     as_csv: o.Csv = False,
     as_markdown: o.Markdown = False,
 ) -> None:
-    r"""How a model or device is understood: layers, windows, experts, what is shared; sources.
+    """How a model or device is understood: layers, windows, experts, what is shared; sources.
 
     \b
     Examples:

@@ -14,10 +14,6 @@ def attention(flow: Flow, spec: s.Attention) -> Shape:
     """Queries, keys and values by head, scores, weights, their sum of values, the heads joined and projected."""
     q, gate = queries(flow, spec)
     k, v = keys_values(flow, spec)
-    if flow.has("q_norm"):
-        q = head_norm(flow, spec, "q_norm", q)
-    if flow.has("k_norm"):
-        k = head_norm(flow, spec, "k_norm", k)
     if isinstance(spec.position, s.Rope):
         q = flow.make("q_rotary", "rotary", (q,), q)
         k = k if spec.keys == "reused" else flow.make("k_rotary", "rotary", (k,), k)
@@ -39,12 +35,14 @@ def queries(flow: Flow, spec: s.Attention) -> tuple[Shape, Shape | None]:
     """[B,N,T,H], and what gates the output: as wide as that, or one number a head."""
     N, H = Dim("N", spec.heads), Dim("H", spec.head_dim)
     out = (flow.B, N, flow.T, H)
+    gate = None
+    flat = flow.linear("q_proj", flow.lead, n="2·N·H" if spec.gate == "full" else "N·H")
     if spec.gate == "full":
-        both = flow.linear("q_proj", flow.lead, n="2·N·H")
-        q = flow.make("q", "heads", (both,), out)
-        return q, flow.make("gate", "split", (both,), (*flow.lead, N * H))
-    q = flow.make("q", "heads", (flow.linear("q_proj", flow.lead, n="N·H"),), out)
-    return q, flow.linear("gate_proj", flow.lead, n="N") if flow.has("gate_proj") else None
+        gate = flow.make("gate", "split", (flat,), (*flow.lead, N * H))
+    elif flow.has("gate_proj"):
+        gate = flow.linear("gate_proj", flow.lead, n="N")
+    flat = head_norm(flow, spec, "q_norm", flat, (*flow.lead, N, H))
+    return flow.make("q", "heads", (flat,), out), gate
 
 
 def keys_values(flow: Flow, spec: s.Attention) -> tuple[Shape, Shape]:
@@ -59,18 +57,16 @@ def keys_values(flow: Flow, spec: s.Attention) -> tuple[Shape, Shape]:
         return flow.make("k", op, (), (flow.B, K, tokens, H)), flow.make("v", op, (), (flow.B, K, tokens, Hv))
     width = None if spec.source_width is None else number(spec.source_width)
     flat = flow.linear("k_proj", (flow.B, tokens), width, n="K·H")
-    k = flow.make("k", "heads", (flat,), k)
-    if flow.has("v_proj"):
-        flat = flow.linear("v_proj", (flow.B, tokens), width, n=f"K·{Hv.symbol}")
-    return k, flow.make("v", "heads", (flat,), v)
+    values = flow.linear("v_proj", (flow.B, tokens), width, n=f"K·{Hv.symbol}") if flow.has("v_proj") else flat
+    k = flow.make("k", "heads", (head_norm(flow, spec, "k_norm", flat, (flow.B, tokens, K, H)),), k)
+    return k, flow.make("v", "heads", (values,), v)
 
 
-def head_norm(flow: Flow, spec: s.Attention, name: str, x: Shape) -> Shape:
-    """The norm of queries or keys: over a head, or over all of them side by side."""
-    if spec.head_norm is not None and spec.head_norm.over == "all":
-        flow.norm(name, (x[0], x[2], x[1] * x[3]))
-        return x
-    return flow.norm(name, x)
+def head_norm(flow: Flow, spec: s.Attention, name: str, flat: Shape, apart: Shape) -> Shape:
+    """The norm of queries or keys: over all heads side by side, or over each of them, [B,T,N,H]."""
+    if not flow.has(name):
+        return flat
+    return flow.norm(name, flat if spec.head_norm is not None and spec.head_norm.over == "all" else apart)
 
 
 def relative(flow: Flow, spec: s.Attention) -> None:
@@ -169,8 +165,9 @@ def latent_attention(flow: Flow, spec: s.LatentAttention) -> Shape:
         flow.plain(leaf.name)
     name = "kv_b_proj"
     wide = flow.linear(name, (flow.B, flow.S), R, n="N·(P+Hv)")
-    k_nope = flow.make("k_nope", "heads", (wide,), (flow.B, N, flow.S, nope))
-    values = flow.make("v", "heads", (wide,), (flow.B, N, flow.S, v))
+    both = flow.make("kv", "heads", (wide,), (flow.B, N, flow.S, nope + v))
+    k_nope = flow.make("k_nope", "split", (both,), (flow.B, N, flow.S, nope))
+    values = flow.make("v", "split", (both,), (flow.B, N, flow.S, v))
     k = flow.make("k", "concat", (k_nope, k_rope), (flow.B, N, flow.S, nope + r))
     if spec.indexer:
         indexer(flow, spec.indexer)

@@ -217,15 +217,16 @@ def head_terms(spec: s.ModelSpec, head: s.Head, work: Pass, rows: list[Row]) -> 
     place = place_of(spec, spec.stack(head.stack), work, head.name)
     if work.last_logits and work.phase != "train":
         place = replace(place, tokens=replace(place.tokens, new=1))
-    is_language = head.name == "lm_head" and isinstance(head.parts[-1], s.Linear)
-    letters = {head.parts[-1].name: "V"} if is_language else {}
+    matrices = [leaf.name for leaf in head.parts if isinstance(leaf, s.Linear)]
+    is_language = head.name == "lm_head" and bool(matrices)
+    letters = {matrices[-1]: "V"} if is_language else {}
     counted = [row for row in rows if row.op != "activation"]
     terms = part_terms(place, head.parts, counted, letters=letters)
     yield from terms
     if not is_language:
         return
     top = Flow(replace(place, path="", width=spec.stack(head.stack).d_model), ())
-    logits = terms[-1].output
+    logits = next(term.output for term in reversed(terms) if term.op != "parameter")
     made = [finish(top, "logits", "view" if head.softcap is None and head.scale is None else "scale", (logits,), logits)]
     if work.phase == "train":
         loss = f"{head.name}/cross_entropy"

@@ -13,17 +13,16 @@ FP32 = DTYPES["fp32"]
 
 
 def bytes_of(elements: Number, dtype: Dtype) -> Number:
-    """Bytes of so many elements: whole blocks, rounded up; an expected (fractional) count stays a fraction.
+    """Bytes of so many elements: whole blocks, the last one in full; an expected (fractional) count stays a fraction.
 
     >>> bytes_of(64, DTYPES["q8_0"]), bytes_of(33, DTYPES["q4_0"])
-    (68, 19)
+    (68, 36)
     """
-    scaled = elements * dtype.block_bytes
     if dtype.block_elements == 1:
-        return scaled
+        return elements * dtype.block_bytes
     if isinstance(elements, float) or getattr(getattr(elements, "dtype", None), "kind", "") == "f":
-        return scaled / dtype.block_elements
-    return -(-scaled // dtype.block_elements)
+        return elements * dtype.block_bytes / dtype.block_elements
+    return (elements + dtype.block_elements - 1) // dtype.block_elements * dtype.block_bytes
 
 
 def store_dtype(store: Store, work: Pass) -> Dtype:

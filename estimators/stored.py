@@ -12,7 +12,7 @@ from itertools import accumulate
 import msgspec
 from msgspec.structs import replace
 
-from ..presets.spec import Linear, ModelSpec, Stack
+from ..presets.spec import Embedding, Linear, ModelSpec, Stack
 from ..presets.weights.names import SCALES, Spot, kind_of, locate
 from ..presets.weights.stored import PACKED, StoredTensor, StoredWeights
 from .held import Beside, Held, Stored
@@ -21,6 +21,7 @@ from .rows import Row
 from .work import Pass
 
 BUFFERS, TIED, PREDICTION, SCALE = "stored buffers", "tied head stored twice", "MTP layers", "quantisation scales"
+TWICE = "a shared table stored twice"
 PACKED_VALUES, SHAPES, ABSENT, UNKNOWN = "packed values", "other shapes", "not stored", "not in the description"
 
 
@@ -57,6 +58,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 WHY = {
     BUFFERS: "kept beside the parameters: rotary tables, masks, router corrections",
     TIED: "the output matrix is the token table's, and the file holds it again",
+    TWICE: "the file holds the same table under two names",
     PREDICTION: "layers that predict further tokens, which a causal model leaves out",
     SCALE: "scales, zero points and the like of quantised weights",
     PACKED_VALUES: "several values in one stored element, so fewer elements than parameters",
@@ -74,14 +76,21 @@ def match(spec: ModelSpec, weights: StoredWeights) -> Match:
     rows = {row.path: row for row in ledger(spec, Pass(context=1)) if row.params or row.buffers or row.weight_reads}
     lenders = borrowed(spec)
     prefixes = {stack.name: layer_prefixes(stack) for stack in spec.stacks}
+    tables = shared_tables(spec)
     portions: list[Portion] = []
     apart: list[tuple[str, StoredTensor]] = []
+    whole: set[str] = set()
     for tensor in weights.tensors:
         spot = None if kind_of(tensor.name) else locate(tensor.name)
         paths = paths_of(spec, spot, prefixes, rows, tensor) if spot else ()
-        if paths and paths[0] in lenders and not (rows[paths[0]].params and tensor.elements == rows[paths[0]].params):
+        paths = tuple(tables.get(path, path) for path in paths)
+        full = len(paths) == 1 and spot is not None and spot.layer is None and tensor.elements == rows[paths[0]].params
+        if paths and paths[0] in lenders and not full:
             apart.append((TIED, tensor))
+        elif full and paths[0] in whole:
+            apart.append((TWICE, tensor))
         elif spot and paths:
+            whole |= set(paths) if full else set()
             portions += split(tensor, [rows[path] for path in paths], scale=spot.scale)
         else:
             apart.append((kind_of(tensor.name) or beyond(spec, spot) or UNKNOWN, tensor))
@@ -91,6 +100,12 @@ def match(spec: ModelSpec, weights: StoredWeights) -> Match:
 def borrowed(spec: ModelSpec) -> dict[str, str]:
     """Rows that use another row's weight: path to the lender's path."""
     return {f"{head.name}/{leaf.name}": leaf.shares for head in spec.heads for leaf in head.parts if isinstance(leaf, Linear) and leaf.shares}
+
+
+def shared_tables(spec: ModelSpec) -> dict[str, str]:
+    """Tables that gather from another stack's table (T5's decoder): path to that table's path."""
+    leaves = ((stack, leaf) for stack in spec.stacks for leaf in stack.embeddings)
+    return {f"{stack.name}/embedding/{leaf.name}": leaf.shares for stack, leaf in leaves if isinstance(leaf, Embedding) and leaf.shares}
 
 
 def layer_prefixes(stack: Stack) -> list[str]:

@@ -179,6 +179,8 @@ class Flow:
     def plain(self, name: str) -> Shape:
         """The tensors of a row by its own sizes."""
         row = self.left[name]
+        if row.op == "linear" and not row.fetches:
+            return self.mixed(name)
         if row.op in ("linear", "conv"):
             return self.linear(name, self.lead_of(int(row.dims["m"])))
         if row.op == "norm" and row.reads:
@@ -192,6 +194,13 @@ class Flow:
             width = number(int(row.dims["n"]))
             return self.make(name, "embedding", (self.lead, (number(int(row.dims["rows"])), width)), (*self.lead, width), row=name)
         return self.make(name, "parameter", (), (number(int(row.dims.get("n", 0))),), row=name)
+
+    def mixed(self, name: str) -> Shape:
+        """A product whose matrix is made by the input: [n, n] @ [n, width] at every position."""
+        row = self.left.pop(name)
+        n, width = Dim("n", int(row.dims["k"])), self.wide(int(row.dims["n"]))
+        streams = (*self.lead_of(int(row.dims["m"]) // n.size), n)
+        return self.make(name, "matmul", ((*streams, n), (*streams, width)), (*streams, width), row=name, contracted=n.size)
 
     def lead_of(self, positions: int) -> Shape:
         """[B, T] of so many positions: the tokens here, or once a sequence, or another number a sequence."""

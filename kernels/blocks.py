@@ -110,7 +110,7 @@ class Sublayer(Named):
 def layer_scale(leaf: s.Part, width: int, make: Make) -> Bare:
     """A vector that multiplies a branch's output (Touvron et al. 2021, arXiv:2103.17239)."""
     if not isinstance(leaf, s.Parameter) or leaf.shape != (width,):
-        raise UnsupportedError(f"a further weight {leaf.name!r} of a sublayer has no module here; a vector of its width would be a layer scale")
+        raise UnsupportedError(f"a further weight {leaf.name!r} of a sublayer has no module here; only a layer scale of its width has")
     made = Bare(leaf, make)
     made.label = leaf.name
     return made

@@ -109,10 +109,12 @@ class Router(Named):
         return chosen, (gates * self.spec.routed_scale).to(x.dtype)
 
     def within_groups(self, ranked: Tensor) -> Tensor:
-        """Only the best groups' experts can be chosen; a group is as good as its best expert, or as its best two where scores
-        are corrected (DeepSeek-V2, section 2.1.2; DeepSeek-V3 report, section 2.1.2)."""
+        """Only the best groups' experts can be chosen (DeepSeek-V2 and DeepSeek-V3 reports, section 2.1.2).
+
+        A group is as good as its best expert, or as its best two where scores are corrected.
+        """
         groups = self.spec.groups
-        if groups == 1 or self.spec.top_groups == groups:
+        if groups in (1, self.spec.top_groups):
             return ranked
         grouped = ranked.unflatten(-1, (groups, -1))
         best = grouped.topk(1 if self.correction is None else 2, dim=-1).values.sum(dim=-1)

@@ -66,8 +66,8 @@ class Run:
         if not isinstance(rope, s.Rope):
             return x
         width = x.shape[-1]
-        cos, sin = self.once((rope, width), lambda: [part.to(self.device) for part in angles(rope, width, self.exact_positions, self.dtype)])
-        return rotate(x, cos, sin, interleaved=rope.interleaved)
+        cos, sin = self.once((rope, width), lambda: angles(rope, width, self.exact_positions, self.dtype))
+        return rotate(x, cos.to(self.device), sin.to(self.device), interleaved=rope.interleaved)
 
     @property
     def exact_positions(self) -> Tensor:

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from ..presets import spec as s
 from .blocks import Registry, Stack, Sublayer, attach, leaf_module
-from .cache import Cache, Cross, Entry, KeyValue, Latent, Policy, ring
+from .cache import Cache, Cross, Entry, KeyValue, Latent, Policy, Ring, ring
+from .cut import cut
 from .init import fill
 from .mixers import Run
 from .modules import Make, Named, activate
-from .shrink import cut
 
 
 class Joint(Named):
@@ -107,9 +107,7 @@ class Model(nn.Module):
         decodes = cache is not None and stack.spec.role == "decoder"
         start = cache.length if cache is not None and decodes else 0
         entries = cache.entries[stack.spec.name] if cache is not None and decodes else None
-        run = Run(
-            start=start, tokens=raw.shape[1], device=self.make.device, dtype=self.make.dtype, sources=dict(outputs), kernel=kernel
-        )
+        run = Run(start=start, tokens=raw.shape[1], device=self.make.device, dtype=self.make.dtype, sources=dict(outputs), kernel=kernel)
         x: Tensor = stack(raw, run, entries, self.prefix(stack.spec, outputs, raw.shape[0]))
         return x
 
@@ -159,20 +157,22 @@ class Held:
         """The entry of one mixer; None where it keeps nothing."""
         match mixer:
             case s.Attention(source=str()):
-                return Cross(keys=self.zeros(mixer.kv_heads, self.source, mixer.head_dim), values=self.zeros(mixer.kv_heads, self.source, mixer.v_dim))
+                keys, values = (self.zeros(mixer.kv_heads, self.source, width) for width in (mixer.head_dim, mixer.v_dim))
+                return Cross(keys=keys, values=values)
             case s.Attention(keys="reused"):
                 return None
             case s.Attention():
-                made = [
-                    ring(mixer.mask, (self.batch, mixer.kv_heads, self.capacity, width), self.policy, self.make.device, self.dtype)
-                    for width in (mixer.head_dim, mixer.v_dim)
-                ]
-                return KeyValue(keys=made[0], values=made[1])
+                return KeyValue(
+                    keys=self.ring(mixer.mask, mixer.kv_heads, mixer.head_dim), values=self.ring(mixer.mask, mixer.kv_heads, mixer.v_dim)
+                )
             case s.LatentAttention():
-                shape = (self.batch, 1, self.capacity, mixer.kv_rank + mixer.rope_dim)
-                return Latent(latent=ring(mixer.mask, shape, self.policy, self.make.device, self.dtype))
+                return Latent(latent=self.ring(mixer.mask, 1, mixer.kv_rank + mixer.rope_dim))
             case _:
                 return None
+
+    def ring(self, mask: s.Mask, heads: int, width: int) -> Ring:
+        """Room for the tokens that a mask lets a later step see."""
+        return ring(mask, (self.batch, heads, self.capacity, width), self.policy, self.make.device, self.dtype)
 
     def zeros(self, heads: int, tokens: int, width: int) -> Tensor:
         """[B,K,S,width] in the cache's format."""

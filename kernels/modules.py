@@ -224,9 +224,7 @@ def squared_relu(x: Tensor) -> Tensor:
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     **dict.fromkeys(("gelu", "gelu_python"), F.gelu),
-    **dict.fromkeys(
-        ("gelu_tanh", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_accurate"), gelu_tanh
-    ),
+    **dict.fromkeys(("gelu_tanh", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_accurate"), gelu_tanh),
     **dict.fromkeys(("silu", "swish"), F.silu),
     "quick_gelu": quick_gelu,
     "hardswish": F.hardswish,

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from ..presets.errors import UnknownNameError, UsageError
-from .quantized import INT4_GROUP, int4_weight, int8_weight, weight_only_linear
 from .modules import Leaf, Linear, Table
+from .quantized import INT4_GROUP, int4_weight, int8_weight, weight_only_linear
 
 KINDS = {"int8": int8_weight, "int4": int4_weight}
 MULTIPLE = 16  # rows a matrix must have a multiple of for the int4 kernel

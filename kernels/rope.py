@@ -54,9 +54,7 @@ def stretched(rope: s.Rope, width: int, length: int) -> tuple[Tensor, float]:
             return llama3_scaled(plain, factor=factor, low=low, high=high, trained=trained), 1.0
         case "yarn":
             fast, slow = scaling.beta_fast, scaling.beta_slow
-            ramp = yarn_scaled(
-                width, rope.theta, factor=factor, trained=trained, beta_fast=fast, beta_slow=slow, truncate=scaling.truncate
-            )
+            ramp = yarn_scaled(width, rope.theta, factor=factor, trained=trained, beta_fast=fast, beta_slow=slow, truncate=scaling.truncate)
             return ramp, yarn_factor(scaling)
         case "longrope":
             factors = scaling.long_factor if length > trained else scaling.short_factor

@@ -1,8 +1,7 @@
-"""Smaller copies of a description: fewer layers (`cut`), and every size scaled down (`shrink`). No weights here, no torch."""
+"""Small copies of a description, for tests that run the real thing in float64 in a moment."""
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from itertools import chain, count
 from math import isclose
@@ -12,50 +11,9 @@ import msgspec
 
 from ..presets import spec as s
 from ..presets.errors import UsageError
+from .cut import cut_stack, kinds_of
 
 replace = msgspec.structs.replace
-
-# --- fewer layers ---------------------------------------------------------------------------------------------------
-
-
-def cut(spec: s.ModelSpec, layers: int) -> s.ModelSpec:
-    """The same model with at most `layers` layers a stack: of each kind in proportion, one at least where there is room."""
-    if layers < 1:
-        raise UsageError(f"a model needs at least 1 layer; got {layers}")
-    return replace(spec, stacks=tuple(cut_stack(stack, layers) for stack in spec.stacks), total_params=None)
-
-
-def cut_stack(stack: s.Stack, layers: int) -> s.Stack:
-    """The first layers of each kind, in their order."""
-    if layers >= stack.depth:
-        return stack
-    every = list(stack.layers())
-    left = shares(Counter(every), layers)
-    kept = []
-    for layer in every:
-        if left[layer]:
-            left[layer] -= 1
-            kept.append(layer)
-    return replace(stack, blocks=tuple(s.Block(pattern=(layer,)) for layer in kept))
-
-
-def shares(kinds: Counter[s.Layer], layers: int) -> Counter[s.Layer]:
-    """How many layers of each kind: the largest remainders, every kind at least once while there is room."""
-    depth = kinds.total()
-    exact = {kind: count * layers / depth for kind, count in kinds.items()}
-    given = Counter({kind: int(share) for kind, share in exact.items()})
-    order = sorted(kinds, key=lambda kind: (given[kind] > 0, given[kind] - exact[kind]))
-    for kind in order[: layers - given.total()]:
-        given[kind] += 1
-    return given
-
-
-def kinds_of(stack: s.Stack) -> int:
-    """How many kinds of layers a stack has."""
-    return len(set(stack.layers()))
-
-
-# --- smaller sizes --------------------------------------------------------------------------------------------------
 
 PRIMES = (13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
 HEAD, VALUE, WINDOW, POSITIONS = 8, 6, 5, 40
@@ -93,7 +51,8 @@ class Shrinker:
     def remember_tokens(self, stack: s.Stack, spec: s.ModelSpec) -> None:
         """Position tables: 40 rows; an image tower's, a few patches and what stands before them."""
         if stack.default_tokens:
-            merge = max([leaf.merge for joint in spec.connectors if joint.source == stack.name for leaf in joint.parts if isinstance(leaf, s.Linear)], default=1)
+            joints = [leaf for joint in spec.connectors if joint.source == stack.name for leaf in joint.parts]
+            merge = max([leaf.merge for leaf in joints if isinstance(leaf, s.Linear)], default=1)
             patches = next((leaf.expand for leaf in stack.embeddings if isinstance(leaf, s.Conv) and leaf.merge > 1), stack.default_tokens)
             few = 6 if merge == 1 else 2 * merge
             self.tokens |= {stack.default_tokens: few + stack.default_tokens - patches, patches: few}
@@ -132,18 +91,22 @@ class Shrinker:
 
     def stack(self, stack: s.Stack) -> s.Stack:
         """A stack: widths, tables, layers."""
-        tables = tuple(
-            replace(leaf, scale=self.root(leaf.scale, stack.d_model)) if isinstance(leaf, s.Embedding) else leaf for leaf in stack.embeddings
-        )
+        D = stack.d_model
+        blocks = [replace(block, pattern=tuple(self.layer(layer, D) for layer in block.pattern)) for block in stack.blocks]
         return replace(
             stack,
-            d_model=self.widths[stack.d_model],
+            d_model=self.widths[D],
             default_tokens=self.tokens[stack.default_tokens] if stack.default_tokens else None,
             max_positions=self.tokens[stack.max_positions] if stack.max_positions else None,
-            embeddings=self.parts(tables),
+            embeddings=tuple(self.table(leaf, D) for leaf in stack.embeddings),
             final=self.parts(stack.final),
-            blocks=tuple(replace(block, pattern=tuple(self.layer(layer, stack.d_model) for layer in block.pattern)) for block in stack.blocks),
+            blocks=tuple(blocks),
         )
+
+    def table(self, leaf: s.Part, width: int) -> Any:
+        """A part of the embeddings; a factor of sqrt(d_model) stays that."""
+        made = self.part(leaf)
+        return replace(made, scale=self.root(leaf.scale, width)) if isinstance(leaf, s.Embedding) else made
 
     def layer(self, layer: s.Layer, width: int) -> s.Layer:
         """A layer's sublayers."""
@@ -168,7 +131,8 @@ class Shrinker:
             case s.Norm(width=int() as width):
                 return replace(leaf, width=self.width(width))
             case s.Embedding():
-                rows = self.tokens.get(leaf.rows - leaf.offset, POSITIONS) + leaf.offset if leaf.role == "position" else self.width(leaf.rows)
+                positions = self.tokens.get(leaf.rows - leaf.offset, POSITIONS) + leaf.offset
+                rows = positions if leaf.role == "position" else self.width(leaf.rows)
                 return replace(leaf, rows=rows, width=leaf.width and self.width(leaf.width))
             case s.Parameter():
                 return replace(leaf, shape=tuple(self.tokens.get(size) or self.extent(leaf, size) for size in leaf.shape))
@@ -186,7 +150,8 @@ class Shrinker:
         kernel = tuple(2 if size > 4 else size for size in leaf.kernel)
         stride = leaf.stride and tuple(2 if size > 4 else size for size in leaf.stride)
         expand, merge = (self.tokens.get(size, size) for size in (leaf.expand, leaf.merge))
-        return replace(leaf, d_in=self.width(leaf.d_in), d_out=self.width(leaf.d_out), kernel=kernel, stride=stride, expand=expand, merge=merge)
+        sizes = {"d_in": self.width(leaf.d_in), "d_out": self.width(leaf.d_out), "kernel": kernel, "stride": stride}
+        return replace(leaf, **sizes, expand=expand, merge=merge)
 
     def mixer(self, mixer: s.Mixer, width: int) -> s.Mixer:
         """A mixer or feed-forward by its kind."""
@@ -223,7 +188,8 @@ class Shrinker:
 
     def latent(self, mixer: s.LatentAttention) -> s.LatentAttention:
         """Every width another; a scale keeps its factor on 1 / sqrt(nope + rope)."""
-        small = replace(mixer, heads=3, kv_rank=10, nope_dim=8, rope_dim=6, value_dim=9, q_rank=mixer.q_rank and 14, mask=small_mask(mixer.mask))
+        sizes = {"heads": 3, "kv_rank": 10, "nope_dim": 8, "rope_dim": 6, "value_dim": 9, "q_rank": mixer.q_rank and 14}
+        small = replace(mixer, **sizes, mask=small_mask(mixer.mask))
         if mixer.scale is None:
             return small
         return replace(small, scale=mixer.scale * ((mixer.nope_dim + mixer.rope_dim) / (small.nope_dim + small.rope_dim)) ** 0.5)
@@ -233,7 +199,8 @@ class Shrinker:
         d_ff = max(5, round(mixer.d_ff * self.widths[width] / width))
         d_ff += d_ff == self.widths[width]
         inner = mixer.inner_norm and replace(mixer.inner_norm, width=None)
-        return replace(mixer, d_ff=d_ff, inner_norm=inner, d_in=mixer.d_in and self.width(mixer.d_in), d_out=mixer.d_out and self.width(mixer.d_out))
+        ends = {name: size and self.width(size) for name, size in (("d_in", mixer.d_in), ("d_out", mixer.d_out))}
+        return replace(mixer, d_ff=d_ff, inner_norm=inner, **ends)
 
     def moe(self, mixer: s.MoE, width: int) -> s.MoE:
         """3 experts a group, or 6 at most; 3 at most run."""

@@ -1,7 +1,7 @@
 """From a name or a path to a `ModelSpec`. A preset look-up opens one file, not all.
 
-Order: a preset of ours, a preset in a folder of the user's, an alias, a path (a preset file, a `config.json` or a folder
-that holds one).
+Order: a preset of ours, a preset in a folder of the user's, an alias, a path (a preset file, a `config.json`, a file of
+weights, a folder that holds either), an id on the Hub.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,10 +18,33 @@ from .errors import TfmError, UnknownNameError, UnreadableError, UsageError
 from .plain_yaml import parse_yaml, read_yaml
 from .spec import ModelSpec
 
+if TYPE_CHECKING:
+    from .weights.stored import StoredWeights
+
 FOLDER = Path(__file__).parent / "models"
 ALIASES_FILE = "_aliases.yaml"
 RESERVED = frozenset({"claims"})
+FILE_ENDINGS = (".json", ".yaml", ".yml", ".gguf", ".safetensors")
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*(@[^\s:@]+)?(:[^\s:]+)?", re.ASCII)
+
+
+class Loaded:
+    """A model with the weights that were found with it.
+
+    Attributes:
+        weights: what the files hold, None where a description is all there is.
+        why: why there is no description.
+    """
+
+    def __init__(self, spec: ModelSpec | None, weights: StoredWeights | None = None, why: str = "") -> None:
+        self.spec, self.weights, self.why = spec, weights, why
+
+    def model(self) -> ModelSpec:
+        """The description. Raises UnreadableError where there are weights alone."""
+        if self.spec is None:
+            raise UnreadableError(f"{self.why} (`tfm params` says what is stored)")
+        return self.spec
 
 
 def user_folder() -> Path:
@@ -38,7 +62,7 @@ def preset_folders(further: Iterable[Path]) -> Iterator[Path]:
 
 
 def load_model(name: str, folders: Iterable[Path] = (), *, lenient: bool = False) -> ModelSpec:
-    """The model called `name`, or the one that the file or folder `name` describes.
+    """The model called `name`, or the one that the file, the folder or the Hub's repository `name` describes.
 
     Args:
         folders: further folders of presets, searched before the user's own.
@@ -48,33 +72,55 @@ def load_model(name: str, folders: Iterable[Path] = (), *, lenient: bool = False
         UnknownNameError: with the names that look alike.
         UnreadableError: for a file that cannot be read or does not describe a model.
     """
+    return load(name, folders, lenient=lenient, weights=False).model()
+
+
+def load(name: str, folders: Iterable[Path] = (), *, lenient: bool = False, weights: bool = True) -> Loaded:
+    """As `load_model`, with the weights where there are any; a description may then be missing.
+
+    `weights=False`: they are not looked for where a configuration describes the model.
+    """
     for root in preset_folders(folders):
         path = root / f"{name}.yaml"
         if _NAME.fullmatch(name) and os.path.lexists(path):
-            return load_preset(path)
+            return Loaded(load_preset(path))
     aliases = model_aliases()
     if name in aliases:
-        return load_preset(FOLDER / f"{aliases[name]}.yaml")
+        return Loaded(load_preset(FOLDER / f"{aliases[name]}.yaml"))
+    if looks_like_hub(name):
+        from .weights.hub import read_hub
+
+        return Loaded(*read_hub(name, lenient=lenient, weights=weights))
     if looks_like_path(name):
-        return load_path(Path(name).expanduser(), lenient=lenient)
+        return load_path(Path(name).expanduser(), lenient=lenient, weights=weights)
     known = (*model_names(folders), *aliases)
     begin = [other for other in known if len(name) > 1 and other.startswith(name.lower())]
-    hint = "`tfm models` lists what is known; a path to a config.json works too."
+    hint = "`tfm models` lists what is known; a path to a config.json or to weights, or a Hub id (owner/name) works too."
     raise UnknownNameError("model", name if len(name) <= 80 else name[:77] + "...", begin or known, hint)
 
 
 def looks_like_path(name: str) -> bool:
     """Whether `name` can only mean a file: it exists, or is written like one."""
-    return name.startswith((".", "/", "~")) or name.endswith((".json", ".yaml", ".yml")) or os.path.lexists(name)
+    return name.startswith((".", "/", "~")) or name.endswith(FILE_ENDINGS) or os.path.lexists(name)
 
 
-def load_path(path: Path, *, lenient: bool = False) -> ModelSpec:
-    """The model that a preset file, a `config.json` or a folder with one describes."""
+def looks_like_hub(name: str) -> bool:
+    """Whether `name` is written like `owner/name`, `owner/name@revision` or `owner/name:file`, and no such path is here."""
+    written = _HUB.fullmatch(name) is not None and (":" in name or not name.endswith(FILE_ENDINGS))
+    return written and not os.path.lexists(name)
+
+
+def load_path(path: Path, *, lenient: bool = False, weights: bool = True) -> Loaded:
+    """The model that a preset file, a `config.json`, weights or a folder with them describes."""
     if path.suffix in (".yaml", ".yml") and not path.is_dir():
-        return load_preset(path)
+        return Loaded(load_preset(path))
+    if path.name.endswith((".gguf", ".safetensors", ".safetensors.index.json")) or path.is_dir():
+        from .weights.local import read_path
+
+        return Loaded(*read_path(path, lenient=lenient, weights=weights))
     from .huggingface import read_config
 
-    return read_config(path, lenient=lenient)
+    return Loaded(read_config(path, lenient=lenient))
 
 
 def load_preset(path: Path) -> ModelSpec:

@@ -21,7 +21,7 @@ class Operators(TorchDispatchMode):
         super().__init__()
         self.seen: Counter[str] = Counter()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002 - torch's signature
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Count, then run as usual."""
         self.seen[func.overloadpacket.__name__] += 1
         return func(*args, **(kwargs or {}))

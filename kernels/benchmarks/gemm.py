@@ -9,8 +9,8 @@ from itertools import cycle
 import torch
 from torch import Tensor
 
-from ..machine import device_title
 from ..linear import fast_linear
+from ..machine import device_title
 from ..probes import dtype_name, free_memory_bytes, random_tensor, require_memory
 from ..timing import Call
 from .backends import backend_of

@@ -16,8 +16,8 @@ from ...presets.errors import UsageError
 from ...presets.spec import Embedding, ModelSpec
 from ..machine import device_title
 from ..model import Model, build_model
-from ..probes import dtype_name, free_memory_bytes
 from ..packed import held_bytes, quantize
+from ..probes import dtype_name, free_memory_bytes
 from ..timing import Call, Sample, graphed
 from .backends import backend_of
 from .record import Record

@@ -11,7 +11,8 @@ BOOKKEEPING = frozenset(
     torch_dtype dtype fp16 bf16 fp32 use_bfloat16 attn_implementation _attn_implementation _attn_implementation_internal
     _attn_implementation_autoset _flash_attn_2_enabled _experts_implementation use_flash_attn use_flash_attention
     use_flash_attention_2 use_flash_attn_2 use_sdpa is_llama_config use_cache use_return_dict return_dict output_attentions
-    output_hidden_states output_scores output_past torchscript id2label label2id num_labels problem_type finetuning_task
+    output_hidden_states output_scores output_past torchscript id2label label2id num_labels _num_labels problem_type finetuning_task
+    xla_device sentence_transformers
     task_specific_params license language tags model_name name version model_size model_max_length max_sequence_length
     initializer_range initializer_factor initializer_std init_std init_method init_device gradient_checkpointing use_mup
     unsloth_version unsloth_fixed use_liger_kernel debug verbose custom_pipelines quantization_config compression_config

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -24,7 +25,7 @@ from ...spec import (
     Sublayer,
 )
 from ..blocks import Heads, Text, biases, decoder, gated, grouped, rms, sliding_types, window_mask
-from ..config import Config
+from ..config import Config, shown
 from ..registry import text_family
 from ..rope import rope
 from ..standard import Sizes, self_attention, tied
@@ -53,6 +54,7 @@ def gemma4(cfg: Config) -> Text:
     both_ways = both_directions(cfg)
     window = cfg.integer("sliding_window", default=512)
     attentions = {sliding: attention_of(cfg, size, norm, sliding=sliding) for sliding in (True, False)}
+    check_stated(cfg, kinds, attentions)
     masks = {True: sliding_mask(window, both_ways=both_ways), False: Full() if both_ways else window_mask(None)}
     wide = cfg.flag("use_double_wide_mlp", default=False)
     per_layer = cfg.optional_integer("hidden_size_per_layer_input", default=256, least=0) or 0
@@ -85,6 +87,24 @@ def layer_kinds(cfg: Config, depth: int) -> list[Kind]:
     if shared and set(types[:first]) != set(types):
         raise cfg.refuse(f"num_kv_shared_layers {shared} of {depth} layers leaves none of some kind to share from")
     return [Kind(sliding=kind == "sliding_attention", shared=index >= first) for index, kind in enumerate(types)]
+
+
+def check_stated(cfg: Config, kinds: Sequence[Kind], attentions: Mapping[bool, Attention]) -> None:
+    """`per_layer_config` states again, layer by layer, what follows from other keys; refused where it says something else."""
+    stated = cfg.raw("per_layer_config") or {}
+    if not isinstance(stated, dict):
+        raise cfg.refuse("per_layer_config must be an object")
+    for layer, fields in stated.items():
+        index = int(layer) if layer.isascii() and layer.isdigit() and len(layer) < 6 else -1
+        if not 0 <= index < len(kinds) or not isinstance(fields, dict):
+            raise cfg.refuse(f"per_layer_config has an entry {shown(layer)}, which is none of {len(kinds)} layers")
+        made = attentions[kinds[index].sliding]
+        known = {"head_dim": made.head_dim, "num_key_value_heads": made.kv_heads}
+        for key, value in fields.items():
+            if known.get(key) != value:
+                raise cfg.refuse(
+                    f"per_layer_config gives layer {index} {shown(key)} = {shown(value)}, which does not follow from the other keys"
+                )
 
 
 def both_directions(cfg: Config) -> bool:

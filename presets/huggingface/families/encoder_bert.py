@@ -34,6 +34,9 @@ ENDINGS = (
 )
 
 
+POOLER_KEYS = ("pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head")  # of the first releases
+
+
 def body(
     cfg: Config,
     *,
@@ -47,6 +50,9 @@ def body(
     """The encoder and its kind of norm; `factorised`: default width of the tables where it is a key of its own."""
     width = cfg.integer("hidden_size", default=d_model)
     norm = layer_norm(cfg, default=1e-12)
+    cfg.ignore(*POOLER_KEYS)
+    if cfg.text("position_embedding_type", default="absolute").startswith("relative"):
+        cfg.assume("positions are taken as absolute: the library no longer builds this family's relative ones")
     layer = post_norm(norm, self_attention(cfg, width, heads=heads), feed_forward(cfg, d_ff=d_ff), crosses=crosses(cfg))
     blocks = (Block(pattern=(layer,), repeat=cfg.layers("num_hidden_layers", default=12)),)
     table = width if factorised is None else cfg.integer("embedding_size", default=factorised)
@@ -152,7 +158,7 @@ def distilbert(cfg: Config) -> ModelSpec:
     mlp = plain(cfg.integer("hidden_dim", "intermediate_size", default=3072), activation=activation(cfg, "activation", default="gelu"))
     layer = post_norm(norm, self_attention(cfg, width, heads=12, key="n_heads"), mlp)
     depth = cfg.layers("n_layers", "num_hidden_layers", default=6)
-    cfg.ignore("sinusoidal_pos_embds")  # fixed at first, stored as a table either way
+    cfg.ignore("sinusoidal_pos_embds", "tie_weights_")  # positions are fixed at first and stored as a table either way
     stack = text_encoder(cfg, width, (Block(pattern=(layer,), repeat=depth),), (*tables(cfg, vocab=30522, types=0), norm))
     kind = class_ending(cfg, ENDINGS, usual="ForMaskedLM")
     heads: dict[str, Callable[[], tuple[Head, ...]]] = {

@@ -103,7 +103,8 @@ def paligemma(cfg: Config) -> ModelSpec:
     own = section(cfg, "vision_config", SIGLIP_DEFAULT)
     seen = towers(own, usual="siglip_vision_model")
     words = text_section(cfg, GEMMA_2B)
-    words.ignore("num_image_tokens")
+    words.ignore("num_image_tokens", "use_bidirectional_attention")  # who sees whom in the prompt changes no count of a generation
+    cfg.ignore("_vocab_size")
     text = text_model(words, usual="gemma")
     width = cfg.integer("projection_dim", default=2048)
     if width != text.stack.d_model:

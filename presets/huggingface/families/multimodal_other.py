@@ -86,7 +86,7 @@ def minimax_m3_vl(cfg: Config) -> ModelSpec:
     text = minimax_m3(text_section(cfg))
     joint = minimax_projector(cfg, vision, text.stack.d_model, area)
     cfg.ignore("img_token_compression_config", "image_grid_pinpoints", "image_seq_length", "num_reward_heads", "vision_feature_layer")
-    cfg.ignore("multimodal_projector_bias")  # always there
+    cfg.ignore("multimodal_projector_bias", "merged_hidden_size")  # a bias is always there; the width follows from the others
     note_size(cfg, vision, (vision.default_tokens or 1) // area, "the largest, of image_size pixels on both sides")
     return assemble(cfg, text, (vision,), (joint,), tied=says(cfg) or text.tied)
 

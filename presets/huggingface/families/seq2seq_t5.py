@@ -97,7 +97,9 @@ def read(cfg: Config, *, vocab: int, d_ff: int, depth: int, heads: int, projecti
     """The sizes, with a family's defaults."""
     layers = cfg.layers("num_layers", "num_hidden_layers", default=depth)
     decoder_layers = layers if cfg.raw("num_decoder_layers") is None else cfg.layers("num_decoder_layers")
-    cfg.ignore("n_positions", "output_past", "dropout_rate", "is_encoder_decoder", "tie_word_embeddings", "max_length")
+    cfg.ignore(
+        "n_positions", "output_past", "dropout_rate", "scale_decoder_outputs", "is_encoder_decoder", "tie_word_embeddings", "max_length"
+    )
     return T5(
         vocab=cfg.integer("vocab_size", default=vocab),
         d_model=cfg.integer("d_model", "hidden_size", default=512),
@@ -170,4 +172,5 @@ def mt5(cfg: Config) -> ModelSpec:
 @family("umt5")
 def umt5(cfg: Config) -> ModelSpec:
     """UMT5 (Chung et al. 2023, arXiv:2304.09151): relative biases of its own in every layer."""
+    cfg.ignore("scalable_attention")
     return spec(cfg, replace(read(cfg, vocab=250112, d_ff=1024, depth=8, heads=6, projection="gated-gelu"), bias_a_layer=True))

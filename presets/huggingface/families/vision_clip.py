@@ -196,7 +196,7 @@ def siglip_vision(cfg: Config, *, version: Literal[1, 2] = 1) -> Towers:
     """
     width = cfg.integer("hidden_size", default=768)
     made = inside(cfg, width, heads=12, d_ff=3072, act="gelu_pytorch_tanh", eps=1e-6)
-    cfg.ignore("projection_dim", "projector_hidden_act", "num_image_tokens")
+    cfg.ignore("projection_dim", "projector_hidden_act", "num_image_tokens", "num_positions", "vocab_size")
     first: Part
     if version == 1:
         cut = grid(cfg, image=224, patch=16)

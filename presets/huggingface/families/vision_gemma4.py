@@ -55,7 +55,7 @@ def vision_heads(cfg: Config, norm: Norm) -> Attention:
     groups = cfg.integer("num_key_value_heads", default=12)
     if heads % groups:
         raise cfg.refuse(f"num_key_value_heads {groups} does not divide num_attention_heads {heads}")
-    cfg.ignore("attention_bias")  # the class has none
+    cfg.ignore("attention_bias", "tie_word_embeddings")  # the class has neither a bias nor an output matrix
     return Attention(
         heads=heads,
         kv_heads=groups,
@@ -74,7 +74,7 @@ def gemma4_sound(cfg: Config, d_model: int) -> tuple[Stack, Connector]:
     """
     width = cfg.integer("hidden_size", default=1024)
     out = cfg.integer("output_proj_dims", default=1536)
-    cfg.ignore(*SOUND_UNREAD)
+    cfg.ignore(*SOUND_UNREAD, "tie_word_embeddings")
     stack = Stack(
         name="sound",
         d_model=width,

@@ -19,7 +19,7 @@ def pixtral_vision(cfg: Config) -> Stack:
     norm = Norm(type="rms", eps=1e-5)
     mixer = attention(cfg, width, cfg.integer("num_attention_heads", default=16), bias=(), position=Rope())
     mlp = gated(cfg.integer("intermediate_size", default=4096), activation=activation(cfg, default="gelu"))
-    cfg.ignore("head_dim")  # always width / heads
+    cfg.ignore("head_dim", "is_composition", "vocab_size")  # a head is always width / heads wide
     block = Block(pattern=(plain_layer(norm, mixer, mlp),), repeat=cfg.layers("num_hidden_layers", default=24))
     high, wide = cut.rows * cut.patch[0], cut.columns * cut.patch[1]
     cfg.assume(f"one image is {high} x {wide} pixels, the largest that its tower takes whole; a smaller one has fewer patches")

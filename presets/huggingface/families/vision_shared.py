@@ -77,6 +77,7 @@ def attention(
     head_dim: int | None = None,
 ) -> Attention:
     """Ungrouped attention, to everything in the image unless a mask says less."""
+    cfg.ignore("tie_word_embeddings")  # every section may say it; a tower has no output matrix
     return Attention(
         heads=heads,
         kv_heads=heads,
