@@ -43,21 +43,32 @@ def run(args: list[str] | None = None) -> int:
     try:
         code = app(args=args, standalone_mode=False)
         sys.stdout.flush()
-    except TfmError as error:
-        return _fail(str(error), error.exit_code)
-    except (typer.Abort, KeyboardInterrupt):
-        return _fail("interrupted", 130)
-    except BrokenPipeError:
-        return _closed_pipe()
-    except typer.TyperException as error:
-        return _usage(error)
-    except MemoryError:
-        return _fail("out of memory; ask for fewer points or a smaller model", 1)
-    except OSError as error:
-        return _fail(f"{error.filename or 'input or output'}: {error.strerror or error}", 1)
+    except (Exception, KeyboardInterrupt) as error:
+        return _trouble(error)
     if code == 130:  # the parser has caught the interrupt
         return _fail("interrupted", 130)
     return code if isinstance(code, int) else 0
+
+
+def _trouble(error: BaseException) -> int:
+    """What went wrong in one line on stderr, and the exit code."""
+    match error:
+        case TfmError():
+            return _fail(str(error), error.exit_code)
+        case typer.Abort() | KeyboardInterrupt():
+            return _fail("interrupted", 130)
+        case BrokenPipeError():
+            return _closed_pipe()
+        case typer.TyperException():
+            return _usage(error)
+        case MemoryError():
+            return _fail("out of memory; ask for fewer points or a smaller model", 1)
+        case OSError():
+            return _fail(f"{error.filename or 'input or output'}: {error.strerror or error}", 1)
+        case _ if os.environ.get("TFM_DEBUG"):
+            raise error
+        case _:
+            return _fail(f"a fault in tfm itself ({type(error).__name__}: {error}); TFM_DEBUG=1 shows where, please report it", 1)
 
 
 def _fail(message: str, code: int) -> int:

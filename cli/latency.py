@@ -10,9 +10,11 @@ import typer
 from . import options as o
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from ..estimators.latency import Generation, Latency, Roofline
+    from ..presets.calibration import Calibration
+    from ..presets.device import Device
     from .output import Explanation
     from .quantities import Quantity
     from .question import Question
@@ -79,6 +81,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
     latency: Latency
     generation: Generation | None
+    expected: Mapping[str, object]
 
 
 def question(new: int | None) -> Question[Found]:
@@ -89,7 +92,11 @@ def question(new: int | None) -> Question[Found]:
     def compute(case: Case) -> Found:
         assert case.device is not None
         made = None if new is None else generation(case.spec, case.work, case.device, new)
-        return Found(latency=latency(case.spec, case.work, case.device), generation=made)
+        return Found(
+            latency=latency(case.spec, case.work, case.device),
+            generation=made,
+            expected=expected_times(case),
+        )
 
     return Question(
         name="latency",
@@ -106,6 +113,49 @@ def question(new: int | None) -> Question[Found]:
     )  # fmt: skip
 
 
+EXPECTED = tuple(f"{name}_expected{end}_s" for name in ("decode", "prefill") for end in ("", "_low", "_high"))
+
+
+def expected_times(case: Case) -> Mapping[str, object]:
+    """Expected times of both passes and their ends; None where the device was not calibrated."""
+    assert case.device is not None
+    measured = calibration_of(case.device)
+    if measured is None:
+        return dict.fromkeys(EXPECTED)
+    from ..estimators.expected import expected_figures
+
+    return expected_figures(case.spec, case.work, measured)
+
+
+def calibration_of(device: Device) -> Calibration | None:
+    """What was measured of the device: `local` has it, unless rates were given by hand."""
+    from ..presets.device import LOCAL
+
+    if device.name != LOCAL:
+        return None
+    from ..presets.calibration import load_calibration
+
+    measured = load_calibration()
+    return measured if measured is not None and measured.device == device else None
+
+
+def basis(case: Case) -> str:
+    """Where the expected time comes from, or why there is none."""
+    assert case.device is not None
+    measured = calibration_of(case.device)
+    if measured is None:
+        return "expected time: only for --hardware local, once `tfm calibrate` has measured this machine"
+    from ..estimators.expected import knows
+
+    if not knows(case.work, measured):
+        return "expected time: weights, cache and arithmetic have to be in one format that was calibrated (fp32 or bf16)"
+    machine = measured.machine
+    return (
+        f"expected time: products, attention and operators measured by `tfm calibrate` on {measured.day} ({machine.device}, "
+        f"{machine.threads} threads, torch {machine.torch}), corrected by small whole models; its interval is how far those lay apart"
+    )
+
+
 def figures(case: Case, got: Found) -> dict[str, object]:
     """The keys of the contract."""
     from ..estimators.latency import wall
@@ -113,8 +163,9 @@ def figures(case: Case, got: Found) -> dict[str, object]:
     prefill, decode = got.latency.prefill, got.latency.decode
     found: dict[str, object] = {}
     for name, line in (("decode", decode), ("prefill", prefill)):
-        for figure in ("floor_s", "bound_s", "expected_s", "compute_s", "memory_s"):
+        for figure in ("floor_s", "bound_s", "compute_s", "memory_s"):
             found[f"{name}_{figure}"] = getattr(line, figure, None)
+        found |= {key: value for key, value in got.expected.items() if key.startswith(name)}
         found[f"{name}_bound"] = wall(line) if line else None
     for figure in ("weight_read_bytes", "kv_read_bytes", "state_read_bytes", "distinct_experts"):
         found[figure] = getattr(decode or prefill, figure)
@@ -173,13 +224,25 @@ def tables(case: Case, got: Found) -> tuple[Table, ...]:
         (name, *(Quantity(getattr(line, figure), Kind.SECONDS) for figure in figures), said(wall(line))) for name, line in lines_of(got)
     )
     title = f"{case.spec.title or case.spec.name} on {case.device.title}: {case.work.batch} x {case.work.context} tokens"
-    facts = [*decode_facts(case, got), *generation_facts(got)]
+    facts = [*expected_facts(got), *decode_facts(case, got), *generation_facts(got)]
     return (Table(title, columns, rows), *([card("", facts)] if facts else []))
 
 
 def said(bound: object) -> str:
     """The wall in words."""
     return "not known (no peak)" if bound is None else f"{bound}-bound"
+
+
+def expected_facts(got: Found) -> Iterator[tuple[str, Quantity]]:
+    """The expected times and between what they should lie, where there are any."""
+    from .quantities import Kind, Quantity, format_quantity
+
+    for name, line in lines_of(got):
+        middle, low, high = (got.expected[f"{name}_expected{end}_s"] for end in ("", "_low", "_high"))
+        if middle is not None:
+            ends = [format_quantity(Quantity(end, Kind.SECONDS)) for end in (low, high)]
+            yield f"expected {name} ({ends[0]} to {ends[1]})", Quantity(middle, Kind.SECONDS)
+            yield f"floor over expected {name}", Quantity(None if line.floor_s is None else line.floor_s / middle, Kind.RATIO)
 
 
 def decode_facts(case: Case, got: Found) -> Iterator[tuple[str, Quantity]]:
@@ -237,13 +300,16 @@ def explanations(case: Case, got: Found) -> tuple[Explanation, ...]:
 
 def assumptions(case: Case) -> tuple[str, ...]:
     """What floor and bound rest on."""
+    from .weights import stored_lines
+
     assert case.device is not None
     work = case.work
     lines = [
-        f"weights in {work.weight_dtype.name}, cache in {work.kv_dtype.name}, arithmetic in {work.activation_dtype.name}",
+        *(stored_lines(work.stored) if work.stored else ()),
+        f"weights {'as stored' if work.stored else f'in {work.weight_dtype.name}'}, cache in {work.kv_dtype.name}, arithmetic in {work.activation_dtype.name}",
         "formats of weights and cache change bytes, not FLOPs",
         "a step reads every weight that runs and the cache once; input tables are gathered, not read; activations are not counted",
-        "expected time: not known until this device is calibrated",
+        basis(case),
     ]
     if case.device.peak_for(work.activation_dtype.name) is None:
         missing = f"{case.device.title}: no published peak in {work.activation_dtype.name}"

@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 # In the order in which --help lists them; each is a module of this folder with a function `register`.
-NAMES = ("params", "flops", "kvcache", "memory", "latency", "models", "hardware", "show", "bench")
+NAMES = ("params", "flops", "kvcache", "memory", "latency", "shapes", "layers", "models", "hardware", "show", "bench", "calibrate", "validate", "doctor")
 
 
 class Commands(MutableMapping[str, Any]):

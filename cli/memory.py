@@ -204,7 +204,8 @@ def assumptions(case: Case, recipe: Recipe) -> tuple[str, ...]:
     from .weights import stored_lines
 
     dtype, held = case.work.weight_dtype, case.work.stored
-    lines = stored_lines(held) if held else [f"every parameter in {dtype.name} ({dtype.bits_per_element:g} bits" + (f": {dtype.note})" if dtype.note else ")")]
+    note = f": {dtype.note}" if dtype.note else ""
+    lines = stored_lines(held) if held else [f"every parameter in {dtype.name} ({dtype.bits_per_element:g} bits{note})"]
     if dtype.block_elements > 1 and not held:
         lines.append("in files embeddings and norms often stay at 16 bits")
     if case.work.phase == "train":

@@ -9,7 +9,11 @@ import typer
 from . import options as o
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     from ..estimators.params import Params
+    from ..presets.loader import Loaded
     from ..presets.spec import ModelSpec
     from .output import Answer, Explanation
     from .tables import Table
@@ -53,38 +57,65 @@ def counted(model: str | None, gqa: str | None, presets: str | None, *, lenient:
     """Parameters of one model, or a table of several."""
     from ..estimators.params import params as count
     from ..presets.errors import UsageError
+    from ..presets.loader import Loaded, load
+    from . import units
     from .output import Answer
 
     if model is None:
         raise UsageError("which model? give a name (`tfm models` lists them), a config.json, or --solve 7B")
-    specs = variants(model, gqa, presets, lenient=lenient)
+    names = units.parse_list(model, str.strip, name="MODEL")
+    if len(names) == 1 and gqa is None:
+        return one(load(names[0], folders(presets), lenient=lenient), explain=explain)
+    specs = variants(names, gqa, presets, lenient=lenient)
     if len(specs) > 1:
         rows = [{"model": spec.name, **({"gqa": heads} if heads else {}), **figures(count(spec))} for spec, heads in specs]
         notes = tuple(dict.fromkeys(line for spec, _ in specs for line in spec.assumptions))
         inputs: dict[str, object] = {"model": list(dict.fromkeys(spec.name for spec, _ in specs))}
         return Answer(command="params", inputs=inputs, assumptions=notes, result={"rows": rows}, tables=(many(rows),))
-    spec, heads = specs[0]
+    return one(Loaded(specs[0][0]), heads=specs[0][1], explain=explain)
+
+
+def one(loaded: Loaded, *, heads: int | None = None, explain: bool) -> Answer:
+    """Everything about one model; beside its weights, where they are at hand, what they hold."""
+    from ..estimators.params import params as count
+    from . import weights as w
+    from .output import Answer
+
+    if loaded.spec is None:
+        return w.only_stored(loaded)
+    spec, held = loaded.spec, loaded.weights
     answer = count(spec)
+    found = w.differences_of(spec, held)
     return Answer(
         command="params",
         inputs={"model": spec.name, **({"gqa": heads} if heads else {})},
-        assumptions=assumptions(spec, answer),
-        result=figures(answer),
+        assumptions=(*assumptions(spec, answer), *(w.agreement(held, found) if held else ())),
+        result=figures(answer) | (w.stored_figures(held, found) if held else {}),
         terms=tuple(terms(answer)),
-        tables=(summary(spec, answer), breakdown(answer), gap_table(answer)) + ((ledger_table(answer),) if explain else ()),
+        tables=(
+            summary(spec, answer),
+            *(w.stored_tables(held, found, answer.total_params) if held else ()),
+            breakdown(answer),
+            gap_table(answer),
+            *((ledger_table(answer),) if explain else ()),
+        ),
         explanations=explanations(spec, answer) if explain else (),
     )
 
 
-def variants(model: str, gqa: str | None, presets: str | None, *, lenient: bool) -> list[tuple[ModelSpec, int | None]]:
-    """Every model asked for with every number of KV heads asked for."""
+def folders(presets: str | None) -> tuple[Path, ...]:
+    """Further folders of presets."""
     from pathlib import Path
 
+    return (Path(presets).expanduser(),) if presets else ()
+
+
+def variants(names: Sequence[str], gqa: str | None, presets: str | None, *, lenient: bool) -> list[tuple[ModelSpec, int | None]]:
+    """Every model asked for with every number of KV heads asked for."""
     from ..presets.loader import load_model
     from . import units
 
-    folders = (Path(presets).expanduser(),) if presets else ()
-    specs = [load_model(name, folders, lenient=lenient) for name in units.parse_list(model, str.strip, name="MODEL")]
+    specs = [load_model(name, folders(presets), lenient=lenient) for name in names]
     if gqa is None:
         return [(spec, None) for spec in specs]
     from ..presets.variants import with_kv_heads

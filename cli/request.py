@@ -119,7 +119,8 @@ def one_case(
     )
     axes, said = token_axes(options, spec)
     settings: dict[str, object] = {"phase": None if options.caches or options.both_phases else work.phase}
-    settings |= {"weight_dtype": "stored" if work.stored else work.weight_dtype.name, "kv_dtype": work.kv_dtype.name, "activation_dtype": work.activation_dtype.name}
+    settings |= {"weight_dtype": "stored" if work.stored else work.weight_dtype.name}
+    settings |= {"kv_dtype": work.kv_dtype.name, "activation_dtype": work.activation_dtype.name}
     settings |= {"gqa": None if gqa is None else int(gqa), "hardware": device.name if device else None, "images": options.images}
     labels = {"model": spec.name, **{name: value for name, value in settings.items() if varies(options, name)}}
     return Case(

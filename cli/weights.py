@@ -23,8 +23,7 @@ def stored_lines(held: Stored) -> list[str]:
     if held.named_bytes < held.total_bytes:
         rest = 1 - held.named_bytes / held.total_bytes
         lines.append(f"{rest:.1%} of the stored bytes have names that say no operator; they are shared out in proportion to the parameters")
-    lines += [f"of the stored bytes, {group.bytes:,} are not read in a pass: {group.kind} ({group.tensors} tensors)" for group in held.beside]
-    return lines
+    return lines + [f"of them {group.bytes:,} bytes are read in no pass: {group.kind} ({group.tensors} tensors)" for group in held.beside]
 
 
 def stored_terms(held: Stored, paths: set[str]) -> list[dict[str, object]]:

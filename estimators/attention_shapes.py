@@ -25,7 +25,7 @@ def attention(flow: Flow, spec: s.Attention) -> Shape:
         if flow.has(name):
             flow.plain(name)
     sinks = flow.parameter("sinks", spec.heads) if flow.has("sinks") else None
-    joined = scored(flow, spec.mask, q, k, v, sinks=sinks)
+    joined = join(flow, scored(flow, spec.mask, q, k, v, sinks=sinks))
     if gate is not None:
         joined = flow.make("gated", "gate", (joined, gate), joined)
     return flow.linear("o_proj", joined[:2], joined[2])
@@ -50,7 +50,8 @@ def keys_values(flow: Flow, spec: s.Attention) -> tuple[Shape, Shape]:
     K, H, Hv = Dim("K", spec.kv_heads), Dim("H", spec.head_dim), value_dim(spec)
     source = flow.place.sources[spec.source] if spec.source is not None else None
     tokens = flow.T if source is None else Dim("S", int(source))
-    k, v = (flow.B, K, tokens, H), (flow.B, K, tokens, Hv)
+    k: Shape = (flow.B, K, tokens, H)
+    v: Shape = (flow.B, K, tokens, Hv)
     if not flow.has("k_proj"):
         tokens = tokens if source is not None else attended(flow, spec.mask)
         op = "cache" if source is not None else "reused"
@@ -132,7 +133,7 @@ def indexer(flow: Flow, spec: s.Indexer) -> None:
 
 
 def scored(flow: Flow, mask: s.Mask, q: Shape, k: Shape, v: Shape, *, sinks: Shape | None = None, row: str = "scores") -> Shape:
-    """q [B,N,T,H], k [B,K,S,H], v [B,K,S,Hv] -> scores, weights, weights x V, the heads joined [B,T,N·Hv]."""
+    """q [B,N,T,H], k [B,K,S,H], v [B,K,S,Hv] -> scores, weights, weights x V [B,N,T,Hv]."""
     keys = k[2] if flow.place.work.decoding or k[2] != flow.T else flow.S
     B, N, T, H = q
     v, turned = (*v[:2], keys, v[3]), (*k[:2], H, keys)
@@ -142,7 +143,13 @@ def scored(flow: Flow, mask: s.Mask, q: Shape, k: Shape, v: Shape, *, sinks: Sha
     weights = flow.make("weights", "softmax", (scores, sinks) if sinks else (scores,), scores)
     values = flow.make("values", "matmul", (weights, v), (B, N, T, v[3]), row=row, contracted=keys.size)
     flow.left.pop(row)
-    return flow.make("joined", "join", (values,), (B, T, N * v[3]))
+    return values
+
+
+def join(flow: Flow, values: Shape) -> Shape:
+    """The heads side by side: [B,N,T,Hv] -> [B,T,N·Hv]."""
+    B, N, T, Hv = values
+    return flow.make("joined", "join", (values,), (B, T, N * Hv))
 
 
 # --- MLA --------------------------------------------------------------------------------------------------------------
@@ -171,7 +178,7 @@ def latent_attention(flow: Flow, spec: s.LatentAttention) -> Shape:
     k = flow.make("k", "concat", (k_nope, k_rope), (flow.B, N, flow.S, nope + r))
     if spec.indexer:
         indexer(flow, spec.indexer)
-    joined = scored(flow, spec.mask, q, k, values)
+    joined = join(flow, scored(flow, spec.mask, q, k, values))
     return flow.linear("o_proj", flow.lead, joined[2])
 
 
@@ -202,10 +209,9 @@ def absorbed(flow: Flow, spec: s.LatentAttention, q: Shape, new: Shape) -> Shape
     inside = flow.make("q_latent", "absorbed", ((*lead, nope), (N, nope, R)), (*lead, R), row=name, contracted=nope.size)
     q = flow.make("q_absorbed", "concat", (inside, (*lead, Dim("r", spec.rope_dim))), (*lead, new[3]))
     seen = attended(flow, spec.mask)
-    joined = scored(flow, spec.mask, q, (*new[:2], seen, new[3]), (*new[:2], seen, R))
-    out = flow.make("v", "absorbed", ((*lead, R), (N, R, v)), (*lead, v), row=name, contracted=R.size)
-    joined = flow.make("o", "join", (out,), (*flow.lead, N * v))
-    return flow.linear("o_proj", flow.lead, joined[2])
+    summed = scored(flow, spec.mask, q, (*new[:2], seen, new[3]), (*new[:2], seen, R))
+    out = flow.make("v", "absorbed", (summed, (N, R, v)), (*lead, v), row=name, contracted=R.size)
+    return flow.linear("o_proj", flow.lead, join(flow, out)[2])
 
 
 # --- compressed entries -----------------------------------------------------------------------------------------------
@@ -222,13 +228,15 @@ def compressed_attention(flow: Flow, spec: s.CompressedAttention) -> Shape:
         compressor(flow, spec, "compressor", H)
         if spec.indexer:
             entry_indexer(flow, spec, spec.indexer)
-    joined = entry_scores(flow, spec, q, sinks)
+    joined = join(flow, entry_scores(flow, spec, q, sinks))
     groups = Dim("G", spec.out_groups)
     inside = flow.make("grouped", "split", (joined,), (*flow.lead, groups, Dim("N·H/G", N.size * H.size // groups.size)))
     row = flow.left.pop("o_a_proj")
     rank = Dim("R", spec.out_rank)
     weight = (groups, inside[-1], rank)
-    middle = flow.make("o_a_proj", "grouped linear", (inside, weight), (*flow.lead, groups, rank), row="o_a_proj", contracted=int(row.dims["k"]))
+    middle = flow.make(
+        "o_a_proj", "grouped linear", (inside, weight), (*flow.lead, groups, rank), row="o_a_proj", contracted=int(row.dims["k"])
+    )
     return flow.linear("o_b_proj", flow.lead, middle[2] * rank)
 
 

@@ -8,14 +8,16 @@ what small whole models, measured in the same calibration, took compared with th
 from __future__ import annotations
 
 import math
-import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from ..presets.calibration import Attended, Calibration, Check
 from ..presets.spec import ModelSpec
-from .counts import Number
+from .counts import Number, each
 from .ledger import ledger
 from .rows import Row
 from .sizes import moved_bytes
@@ -26,8 +28,7 @@ RUNNING = frozenset({"linear", "conv", "experts", "attention", "scan", "norm", "
 Point = tuple[float, float]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Expected:
+class Expected(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of a pass, and between what they should lie.
 
     `products_s`, `attention_s`, `other_s`: the parts, before `factor` (from the checks of the calibration) corrects their sum.
@@ -67,6 +68,23 @@ def expected(spec: ModelSpec, work: Pass, measured: Calibration) -> Expected | N
     )
 
 
+def expected_figures(spec: ModelSpec, work: Pass, measured: Calibration) -> dict[str, Number]:
+    """decode_expected_s, prefill_expected_s and their ends (`_low_s`, `_high_s`), arrays where batch, context or source is; None
+    for what was not calibrated or does not decode.
+    """
+    found: dict[str, Number] = {}
+    for phase in ("decode", "prefill"):
+
+        def at(batch: int, context: int, source: int | None, phase: Any = phase) -> Expected | None:
+            point = replace(work, phase=phase, new=None, batch=batch, context=context, source=source)
+            return None if point.decoding and not spec.decodes else expected(spec, point, measured)
+
+        times = each(at, work.batch, work.context, work.source)
+        for name, field in (("", "seconds"), ("_low", "low_s"), ("_high", "high_s")):
+            found[f"{phase}_expected{name}_s"] = each(lambda time, field=field: getattr(time, field, None), times)
+    return found
+
+
 def knows(work: Pass, measured: Calibration) -> bool:
     """Whether the pass computes in a format that was measured, weights and cache in the same one; training was not."""
     name = work.activation_dtype.name
@@ -91,8 +109,15 @@ def correction(checks: Iterable[Check], *, phase: str, dtype: str) -> tuple[floa
     ratios = [check.measured_s / check.predicted_s for check in checks if (check.phase, check.dtype) == (phase, dtype)]
     if not ratios:
         return 1.0, 0.1
-    middle = statistics.median(ratios)
+    middle = median(ratios)
     return middle, max(LEAST_MARGIN, *(abs(ratio / middle - 1) for ratio in ratios))
+
+
+def median(values: Iterable[float]) -> float:
+    """The middle value, or the mean of the two in the middle."""
+    ordered = sorted(values)
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 def kind(row: Row) -> str:
@@ -126,7 +151,7 @@ def averaged(pairs: Iterable[Point]) -> list[Point]:
     groups: defaultdict[float, list[float]] = defaultdict(list)
     for x, y in pairs:
         groups[x].append(y)
-    return [(x, statistics.geometric_mean(ys)) for x, ys in sorted(groups.items())]
+    return [(x, math.exp(math.fsum(map(math.log, ys)) / len(ys))) for x, ys in sorted(groups.items())]
 
 
 def cache_elements(point: Attended) -> int:
@@ -140,8 +165,7 @@ def attention_flops(point: Attended) -> float:
     return 4 * point.batch * point.heads * pairs * point.head_dim
 
 
-@dataclass(frozen=True, kw_only=True)
-class Curves:
+class Curves(msgspec.Struct, frozen=True, kw_only=True):
     """The figures of one format, as functions.
 
     products: m -> [(k·n, seconds)]. steps: query heads a KV head -> [(cache elements, seconds)]. flash: [(new tokens,

@@ -45,7 +45,8 @@ def moe(flow: Flow, spec: s.MoE) -> Shape:
     if flow.has("router/correction"):
         flow.parameter("router/correction", spec.experts)
     flow.make("router/chosen", "top-k", (logits,) if logits else (), (rows, k))
-    gates = flow.make("router/gates", "softmax" if spec.scoring.startswith("softmax") else spec.scoring, (logits,) if logits else (), (rows, k))
+    scoring = "softmax" if spec.scoring.startswith("softmax") else spec.scoring
+    gates = flow.make("router/gates", scoring, (logits,) if logits else (), (rows, k))
     routed = flow.linear("experts/latent_in", (rows,), n="L") if spec.latent else tokens
     x = flow.make("experts/tokens", "gather", (routed, (rows, k)), (rows * k, routed[-1]))
     gate = experts(flow, "experts/gate_proj", x, "F") if spec.expert.gated else None

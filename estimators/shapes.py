@@ -79,10 +79,8 @@ def embedded(flow: Flow, leaf: s.Part, x: Shape, *, last: bool) -> Shape:
             return convolved(flow, leaf, x, last=last)
         case s.Embedding(role="token"):
             return gathered(flow, leaf, x)
-        case s.Embedding(role="position"):
-            return added(flow, x, gathered(flow, leaf, x[1:2]))
-        case s.Embedding(role="type"):
-            return added(flow, x, gathered(flow, leaf, x[:2]))
+        case s.Embedding(role="position" | "type" as role):
+            return added(flow, x, gathered(flow, leaf, x[1:2] if role == "position" else x[:2]))
         case s.Sinusoidal():
             flow.left.pop(leaf.name)
             return added(flow, x, flow.make(leaf.name, "sinusoidal", (x[1:2],), x[1:], row=leaf.name))

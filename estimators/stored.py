@@ -99,7 +99,8 @@ def match(spec: ModelSpec, weights: StoredWeights) -> Match:
 
 def borrowed(spec: ModelSpec) -> dict[str, str]:
     """Rows that use another row's weight: path to the lender's path."""
-    return {f"{head.name}/{leaf.name}": leaf.shares for head in spec.heads for leaf in head.parts if isinstance(leaf, Linear) and leaf.shares}
+    leaves = ((head, leaf) for head in spec.heads for leaf in head.parts)
+    return {f"{head.name}/{leaf.name}": leaf.shares for head, leaf in leaves if isinstance(leaf, Linear) and leaf.shares}
 
 
 def shared_tables(spec: ModelSpec) -> dict[str, str]:

@@ -133,15 +133,11 @@ class Flow:
         """Whether a row of that name runs and has no tensors yet."""
         return name in self.left
 
-    def make(
-        self, name: str, op: str, inputs: Iterable[Shape], output: Shape, *, row: str | None = None, contracted: int = 0
-    ) -> Shape:
+    def make(self, name: str, op: str, inputs: Iterable[Shape], output: Shape, *, row: str | None = None, contracted: int = 0) -> Shape:
         """Write one tensor; `row`: the name of the row that counts it, which may count several."""
         path = "" if row is None else f"{self.place.path}/{row}"
         where = f"{self.place.path}/{name}"
-        self.terms.append(
-            Term(path=where, op=op, inputs=tuple(inputs), output=output, row=path, contracted=contracted, repeat=self.repeat)
-        )
+        self.terms.append(Term(path=where, op=op, inputs=tuple(inputs), output=output, row=path, contracted=contracted, repeat=self.repeat))
         return output
 
     def linear(self, name: str, lead: Shape, k: Dim | None = None, n: str | None = None) -> Shape:
@@ -214,7 +210,7 @@ class Flow:
 
 def window_symbol(mask: Mask) -> str:
     """The letter of what a mask leaves: W a window, C a chunk."""
-    return {Sliding: "W", Chunked: "C"}.get(type(mask), "k")  # type: ignore[call-overload, no-any-return]
+    return {Sliding: "W", Chunked: "C"}.get(type(mask), "k")
 
 
 def value_dim(spec: Attention) -> Dim:

@@ -16,6 +16,7 @@ from .latent import LatentAttention
 from .mixers import Attention, Run
 from .modules import Bare, Conv, Leaf, Linear, Make, Named, Norm, Table, UnsupportedError, activation_named
 from .positions import sinusoidal
+from .recurrent import GatedDelta, Mamba, Mamba2, RgLru, ShortConv
 
 Registry = dict[str, Leaf]  # by path in the ledger: what shares a weight finds it here
 
@@ -37,7 +38,15 @@ class Chain(Named):
 
 
 # Modules of the mixers: those that see the other tokens take the pass and their cache's entry.
-MIXERS: dict[type[s.Data], Callable[[Any, int, Make], Named]] = {s.Attention: Attention, s.LatentAttention: LatentAttention}
+MIXERS: dict[type[s.Data], Callable[[Any, int, Make], Named]] = {
+    s.Attention: Attention,
+    s.LatentAttention: LatentAttention,
+    s.Mamba: Mamba,
+    s.Mamba2: Mamba2,
+    s.GatedDelta: GatedDelta,
+    s.RgLru: RgLru,
+    s.ShortConv: ShortConv,
+}
 POINTWISE: dict[type[s.Data], Callable[[Any, int, Make], Named]] = {s.FeedForward: FeedForward, s.MoE: MoE, s.Chain: Chain}
 
 
@@ -98,7 +107,7 @@ class Sublayer(Named):
         if self.output_norm is not None:
             y = self.output_norm(y)
         for scale in self.scales:
-            y = y * scale.weight
+            y = scale(y)
         return y if self.spec.residual_scale is None else y * self.spec.residual_scale
 
     def forward(self, x: Tensor, run: Run, entry: Entry | None) -> Tensor:
@@ -107,11 +116,20 @@ class Sublayer(Named):
         return x if self.residual_norm is None else self.residual_norm(x)
 
 
-def layer_scale(leaf: s.Part, width: int, make: Make) -> Bare:
+class LayerScale(Bare):
+    """A vector that multiplies."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., D] -> [..., D]."""
+        y: Tensor = x * self.weight
+        return y
+
+
+def layer_scale(leaf: s.Part, width: int, make: Make) -> LayerScale:
     """A vector that multiplies a branch's output (Touvron et al. 2021, arXiv:2103.17239)."""
     if not isinstance(leaf, s.Parameter) or leaf.shape != (width,):
         raise UnsupportedError(f"a further weight {leaf.name!r} of a sublayer has no module here; only a layer scale of its width has")
-    made = Bare(leaf, make)
+    made = LayerScale(leaf, make)
     made.label = leaf.name
     return made
 
@@ -172,7 +190,8 @@ class Embeddings(Named):
         if isinstance(leaf, s.Sinusoidal):
             if leaf.base != 10000.0:
                 raise UnsupportedError(f"sinusoidal positions of base {leaf.base} have no module here; 10000 has")
-            return x + run.once(leaf, lambda: sinusoidal(run.exact_positions, x.shape[-1]).to(run.device, run.dtype))
+            table: Tensor = run.once(leaf, lambda: sinusoidal(run.exact_positions, x.shape[-1]).to(run.device, run.dtype))
+            return x + table
         module = self.leaves[leaf.name]
         match leaf:
             case s.Embedding(role="token"):
@@ -229,7 +248,8 @@ class Stack(Named):
             x = layer(x, run, held)
         for leaf in self.final.children():
             x = leaf(x)
-        return x
+        y: Tensor = x
+        return y
 
 
 def shared_sublayer(sub: s.Sublayer, width: int, make: Make, shared: dict[str, Sublayer]) -> Sublayer:

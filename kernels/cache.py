@@ -69,18 +69,6 @@ class Ring:
         return torch.cat([self.buffer[:, :, turn:], self.buffer[:, :, :turn]], dim=2)
 
 
-def ring(mask: s.Mask, shape: tuple[int, int, int, int], policy: Policy, device: torch.device, dtype: torch.dtype) -> Ring:
-    """A ring for a layer's mask: shape [B,K,capacity,width]."""
-    B, K, capacity, width = shape
-    limit = None
-    match mask:
-        case s.Sliding(window=size) | s.Chunked(chunk=size) if policy == "minimal":
-            limit = size
-    slots = capacity if limit is None else min(capacity, limit)
-    buffer = torch.zeros(B, K, slots, width, device=device, dtype=dtype)
-    return Ring(buffer=buffer, limit=limit, chunked=isinstance(mask, s.Chunked))
-
-
 @dataclass(kw_only=True, slots=True, eq=False)
 class KeyValue:
     """Keys [B,K,S,H] and values [B,K,S,Hv] of a self-attention."""
@@ -170,3 +158,81 @@ class Cache:
             for _, tensor in entry.tensors():
                 tensor.normal_()
         self.length = length
+
+
+# --- allocation -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Room:
+    """For how much there is room: `batch` sequences of `capacity` tokens that read `source` tokens of another stack."""
+
+    batch: int
+    capacity: int
+    source: int
+    policy: Policy
+    device: torch.device
+    dtype: torch.dtype
+
+    def entry(self, mixer: s.Mixer) -> Entry | None:
+        """The entry of one mixer; None where it keeps nothing."""
+        match mixer:
+            case s.Attention(source=str()):
+                keys, values = (self.zeros(mixer.kv_heads, self.source, width) for width in (mixer.head_dim, mixer.v_dim))
+                return Cross(keys=keys, values=values)
+            case s.Attention(keys="reused"):
+                return None
+            case s.Attention():
+                rings = [self.ring(mixer.mask, mixer.kv_heads, width) for width in (mixer.head_dim, mixer.v_dim)]
+                return KeyValue(keys=rings[0], values=rings[1])
+            case s.LatentAttention():
+                return Latent(latent=self.ring(mixer.mask, 1, mixer.kv_rank + mixer.rope_dim))
+            case _:
+                return self.recurrent(mixer)
+
+    def recurrent(self, mixer: s.Mixer) -> State | None:
+        """State and tail of a mixer that has them; a tail is as many inputs as the convolution has taps (one less in Griffin)."""
+        match mixer:
+            case s.Mamba():
+                return self.state((mixer.d_inner, mixer.state), mixer.d_inner, mixer.conv)
+            case s.Mamba2():
+                inner = mixer.heads * mixer.head_dim
+                return self.state((mixer.heads, mixer.head_dim, mixer.state), inner + 2 * mixer.groups * mixer.state, mixer.conv)
+            case s.GatedDelta():
+                mixed = 2 * mixer.key_heads * mixer.key_dim + mixer.value_heads * mixer.value_dim
+                return self.state((mixer.value_heads, mixer.key_dim, mixer.value_dim), mixed, mixer.conv)
+            case s.RgLru():
+                return self.state((mixer.width,), mixer.width, mixer.conv - 1)
+            case s.ShortConv():
+                return self.state(None, mixer.width, mixer.conv)
+            case _:
+                return None
+
+    def ring(self, mask: s.Mask, heads: int, width: int) -> Ring:
+        """Slots for the tokens that a mask lets a later step see."""
+        limit = None
+        match mask:
+            case s.Sliding(window=size) | s.Chunked(chunk=size) if self.policy == "minimal":
+                limit = size
+        slots = self.capacity if limit is None else min(self.capacity, limit)
+        return Ring(buffer=self.zeros(heads, slots, width), limit=limit, chunked=isinstance(mask, s.Chunked))
+
+    def state(self, shape: tuple[int, ...] | None, channels: int, taps: int) -> State:
+        """A state in fp32 at least, and a tail in the cache's format."""
+        wide = torch.promote_types(self.dtype, torch.float32)
+        state = None if shape is None else torch.zeros(self.batch, *shape, device=self.device, dtype=wide)
+        return State(state=state, tail=self.zeros(channels, taps))
+
+    def zeros(self, *shape: int) -> Tensor:
+        """[B, *shape] in the cache's format."""
+        return torch.zeros(self.batch, *shape, device=self.device, dtype=self.dtype)
+
+
+def empty_cache(spec: s.ModelSpec, room: Room) -> Cache:
+    """Entries of every layer of every decoder."""
+    entries = {
+        stack.name: [[room.entry(sub.mixer) for sub in layer.sublayers] for layer in stack.layers()]
+        for stack in spec.stacks
+        if stack.role == "decoder"
+    }
+    return Cache(capacity=room.capacity, entries=entries)

@@ -55,7 +55,7 @@ def counted_flops(model: Model, work: Pass) -> Counter[str]:
         outputs = model(**inputs, last=work.last_logits)
         forward = counter.get_total_flops()
         if work.phase == "train":
-            loss(model.spec, outputs).backward()  # type: ignore[no-untyped-call]
+            loss(model.spec, outputs).backward()
     found = by_path(model, counter) if work.phase != "train" else Counter({"forward": forward})
     found["backward"] = counter.get_total_flops() - forward
     return found

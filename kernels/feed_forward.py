@@ -120,7 +120,8 @@ class Router(Named):
         best = grouped.topk(1 if self.correction is None else 2, dim=-1).values.sum(dim=-1)
         kept = best.topk(self.spec.top_groups, dim=-1).indices
         mask = torch.ones_like(best, dtype=torch.bool).scatter(-1, kept, value=False)
-        return grouped.masked_fill(mask.unsqueeze(-1), -torch.inf).flatten(-2)
+        within: Tensor = grouped.masked_fill(mask.unsqueeze(-1), -torch.inf).flatten(-2)
+        return within
 
 
 def score(kind: str, logits: Tensor) -> Tensor:
@@ -148,7 +149,7 @@ class ExpertLinear(Leaf):
         if isinstance(which, int):
             return fast_linear(x, self.weight[which], bias)
         # [r, d_out, d_in] @ [r, d_in, 1] -> [r, d_out, 1]
-        y = (self.weight[which] @ x.unsqueeze(-1)).squeeze(-1)
+        y: Tensor = (self.weight[which] @ x.unsqueeze(-1)).squeeze(-1)
         return y if bias is None else y + bias
 
     def reset(self, draw: Draw) -> None:

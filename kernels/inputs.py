@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..estimators.raw_data import raw_shape
 from ..estimators.work import Pass, image_count, source_tokens
 from ..presets import spec as s
 from .model import Model
@@ -38,28 +39,6 @@ def ids(stack: s.Stack, sequences: int, tokens: int, make: Make) -> Tensor:
     """Token ids [B,T] that the stack's table has rows for."""
     rows = next((leaf.rows for leaf in stack.embeddings if isinstance(leaf, s.Embedding) and leaf.role == "token"), 1)
     return torch.randint(rows, (sequences, tokens), device=make.device)
-
-
-def raw_shape(stack: s.Stack, tokens: int) -> tuple[int, ...]:
-    """[channels, *size] from which a stem makes `tokens` positions; patches stand as nearly in a square as their number allows."""
-    convs = [leaf for leaf in stack.embeddings if isinstance(leaf, s.Conv)]
-    first, last = convs[0], convs[-1]
-    sizes = grid(tokens * last.expand // last.merge, len(first.kernel))
-    for conv in reversed(convs):
-        sizes = tuple(size * step for size, step in zip(sizes, conv.stride or (1,) * len(sizes), strict=True))
-    return (first.d_in, *sizes)
-
-
-def grid(count: int, dimensions: int) -> tuple[int, ...]:
-    """`count` as a product of so many factors: the last two as nearly equal as they can be, any before them 1.
-
-    >>> grid(196, 2), grid(12, 3), grid(7, 1)
-    ((14, 14), (1, 3, 4), (7,))
-    """
-    if dimensions == 1:
-        return (count,)
-    side = next(size for size in range(int(count**0.5), 0, -1) if count % size == 0)
-    return (*(1,) * (dimensions - 2), side, count // side)
 
 
 def cross_tokens(spec: s.ModelSpec, work: Pass) -> int:

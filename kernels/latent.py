@@ -29,7 +29,8 @@ class LatentUp(Leaf):
             return heads_of(fast_linear(x, self.weight), self.spec.heads)
         keys, values = self.weight.unflatten(0, (self.spec.heads, -1)).split([self.spec.nope_dim, self.spec.value_dim], dim=1)
         # q W_k: [B,N,T,nope] @ [N,nope,rank]; o W_v^T: [B,N,T,rank] @ [N,rank,v]
-        return x @ keys if side == "query" else x @ values.transpose(1, 2)
+        y: Tensor = x @ keys if side == "query" else x @ values.transpose(1, 2)
+        return y
 
     def reset(self, draw: Draw) -> None:
         """Spread 1 / sqrt(rank)."""

@@ -127,7 +127,8 @@ class Scores(Leaf):
 
 def heads_of(x: Tensor, heads: int) -> Tensor:
     """[B,T,N*H] -> [B,N,T,H]."""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+    B, T, width = x.shape
+    return x.view(B, T, heads, width // heads).transpose(1, 2)
 
 
 def head_norm(spec: s.HeadNorm, heads: int, width: int, make: Make) -> Norm:

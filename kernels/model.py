@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
 from ..presets import spec as s
 from .blocks import Registry, Stack, Sublayer, attach, leaf_module
-from .cache import Cache, Cross, Entry, KeyValue, Latent, Policy, Ring, ring
+from .cache import Cache, Policy, Room, empty_cache
 from .cut import cut
 from .init import fill
 from .mixers import Run
 from .modules import Make, Named, activate
+
+__all__ = ["Model", "build_model", "cut"]
 
 
 class Joint(Named):
@@ -121,8 +121,8 @@ class Model(nn.Module):
 
     def cache(self, batch: int, capacity: int, *, source: int = 0, policy: Policy = "minimal", dtype: torch.dtype | None = None) -> Cache:
         """An empty cache of `capacity` tokens for `batch` sequences; `source`: tokens that cross-attention reads."""
-        held = Held(batch=batch, capacity=capacity, source=source, policy=policy, make=self.make, dtype=dtype or self.make.dtype)
-        return Cache(capacity=capacity, entries={stack.name: held.stack(stack) for stack in self.spec.stacks if stack.role == "decoder"})
+        room = Room(batch=batch, capacity=capacity, source=source, policy=policy, device=self.make.device, dtype=dtype or self.make.dtype)
+        return empty_cache(self.spec, room)
 
 
 def labelled(module: Joint, label: str) -> Joint:
@@ -136,47 +136,6 @@ def finished(head: s.Head, logits: Tensor) -> Tensor:
     if head.scale is not None:
         logits = logits * head.scale
     return logits if head.softcap is None else head.softcap * torch.tanh(logits / head.softcap)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Held:
-    """What a cache has to hold, and for how many."""
-
-    batch: int
-    capacity: int
-    source: int
-    policy: Policy
-    make: Make
-    dtype: torch.dtype
-
-    def stack(self, stack: s.Stack) -> list[list[Entry | None]]:
-        """Entries of every layer."""
-        return [[self.entry(sub.mixer) for sub in layer.sublayers] for layer in stack.layers()]
-
-    def entry(self, mixer: s.Mixer) -> Entry | None:
-        """The entry of one mixer; None where it keeps nothing."""
-        match mixer:
-            case s.Attention(source=str()):
-                keys, values = (self.zeros(mixer.kv_heads, self.source, width) for width in (mixer.head_dim, mixer.v_dim))
-                return Cross(keys=keys, values=values)
-            case s.Attention(keys="reused"):
-                return None
-            case s.Attention():
-                return KeyValue(
-                    keys=self.ring(mixer.mask, mixer.kv_heads, mixer.head_dim), values=self.ring(mixer.mask, mixer.kv_heads, mixer.v_dim)
-                )
-            case s.LatentAttention():
-                return Latent(latent=self.ring(mixer.mask, 1, mixer.kv_rank + mixer.rope_dim))
-            case _:
-                return None
-
-    def ring(self, mask: s.Mask, heads: int, width: int) -> Ring:
-        """Room for the tokens that a mask lets a later step see."""
-        return ring(mask, (self.batch, heads, self.capacity, width), self.policy, self.make.device, self.dtype)
-
-    def zeros(self, heads: int, tokens: int, width: int) -> Tensor:
-        """[B,K,S,width] in the cache's format."""
-        return torch.zeros(self.batch, heads, tokens, width, device=self.make.device, dtype=self.dtype)
 
 
 def build_model(

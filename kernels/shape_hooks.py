@@ -18,8 +18,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..estimators.ledger import layer_names
 from ..estimators.shapes import shapes
 from ..estimators.tensors import Term, sizes
-from ..estimators.work import Pass
+from ..estimators.work import Pass, image_count
 from ..presets import spec as s
+from ..presets.errors import UsageError
 from .cache import Cache, Latent
 from .cache import KeyValue as Kept
 from .counting import meta_model
@@ -86,7 +87,7 @@ class Watch:
         module.register_forward_hook(after)
 
 
-class Softmaxes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Softmaxes(TorchDispatchMode):
     """Notes the shape of every attention's weights, without the column of a sink."""
 
     def __init__(self, watch: Watch) -> None:
@@ -102,15 +103,34 @@ class Softmaxes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
 
-def compare(spec: s.ModelSpec, work: Pass) -> tuple[Seen, ...]:
-    """Every tensor that the real model's modules take and give, beside the predicted one. Raises UnsupportedError."""
+def compare(spec: s.ModelSpec, work: Pass, terms: tuple[Term, ...] | None = None) -> tuple[Seen, ...]:
+    """Every tensor that the real model's modules take and give, beside the predicted one (`terms`, else those of the spec).
+
+    Raises UnsupportedError for a part that has no module, UsageError where images do not fit into the context.
+    """
+    refuse_long_images(spec, work)
     model = meta_model(spec)
     watch = Watch()
     for name, module in model.named_modules():
         if isinstance(module, Leaf):
             watch.leaf(ledger_path(model, name), module)
     run(model, work, watch)
-    return tuple(judged(shapes(spec, work), watch, spec))
+    return tuple(judged(shapes(spec, work) if terms is None else terms, watch, spec))
+
+
+def refuse_long_images(spec: s.ModelSpec, work: Pass) -> None:
+    """The tokens of images stand in place of tokens of the context: there must be so many."""
+    for joint in spec.connectors:
+        tower = spec.stack(joint.source)
+        needed = positions_brought(spec, tower, joint, work)
+        if tower.tokens == "image" and not work.decoding and needed > work.context:
+            raise UsageError(f"{image_count(spec, work)} images are {needed} tokens of the context, got --ctx {work.context}; give more")
+
+
+def positions_brought(spec: s.ModelSpec, tower: s.Stack, joint: s.Connector, work: Pass) -> int:
+    """Tokens that a connector brings: those of the images, merged where it merges."""
+    merge = max((leaf.merge // leaf.expand for leaf in joint.parts if isinstance(leaf, s.Linear | s.Conv)), default=1)
+    return (tower.default_tokens or 1) * image_count(spec, work) // max(merge, 1)
 
 
 def run(model: Model, work: Pass, watch: Watch) -> None:

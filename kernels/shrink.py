@@ -166,8 +166,28 @@ class Shrinker:
                 return self.moe(mixer, width)
             case s.Chain():
                 return replace(mixer, parts=self.parts(mixer.parts))
+            case s.Mamba() | s.Mamba2() | s.GatedDelta() | s.RgLru() | s.ShortConv():
+                return self.recurrent(mixer, width)
             case _:
                 raise UsageError(f"a mixer of kind {mixer.__struct_config__.tag!r} cannot be shrunk; it has no module here")
+
+    def recurrent(self, mixer: s.Mixer, width: int) -> s.Mixer:
+        """A state of small sides, no two alike; inner widths stay multiples of the stack's where they were."""
+        match mixer:
+            case s.Mamba():
+                return replace(mixer, d_inner=self.width(mixer.d_inner), state=5, dt_rank=3)
+            case s.Mamba2():
+                heads = 2 * self.widths[width] // HEAD if mixer.heads * mixer.head_dim == 2 * width else 4
+                groups = 2 if mixer.groups > 1 and heads % 2 == 0 else 1
+                return replace(mixer, heads=heads, head_dim=HEAD, groups=groups, state=5)
+            case s.GatedDelta():
+                return replace(mixer, key_heads=2, value_heads=6 if mixer.value_heads > mixer.key_heads else 2, key_dim=8, value_dim=VALUE)
+            case s.RgLru():
+                return replace(mixer, width=24, blocks=3)
+            case s.ShortConv():
+                return replace(mixer, width=self.width(mixer.width))
+            case _:
+                return mixer
 
     def attention(self, mixer: s.Attention) -> s.Attention:
         """Heads keep their grouping, windows become short enough to close."""

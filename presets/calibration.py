@@ -7,7 +7,6 @@ seconds of matrix products, of attention over a cache and of the operators aroun
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -153,6 +152,8 @@ def load_calibration(path: Path | None = None) -> Calibration | None:
 
 def save_calibration(found: Calibration, path: Path | None = None) -> Path:
     """Write the file, whole or not at all, and give its path. Raises OSError."""
+    import tempfile
+
     path = calibration_path() if path is None else path
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=".local-", suffix=".json")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import cycle
 
 import torch
+from msgspec.structs import replace
 
 from ...estimators.latency import roofline
 from ...estimators.work import Pass

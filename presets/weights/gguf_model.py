@@ -114,7 +114,8 @@ def llama(meta: Metadata) -> dict[str, Any]:
     """LLaMA, Mistral, and Mixtral, which is LLaMA with experts."""
     if meta.get("expert_count"):
         width = meta.in_layers("ffn_down_exps", -1) or meta.in_layers("ffn_down.0", -1) or meta.need("feed_forward_length")
-        return {"model_type": "mixtral", **common(meta), "intermediate_size": width, "sliding_window": None, **routed(meta, "num_local_experts")}
+        experts = {**routed(meta, "num_local_experts"), "intermediate_size": width, "sliding_window": None}
+        return {"model_type": "mixtral", **common(meta), **experts}
     biased, out = meta.has("blk.0.attn_q.bias"), meta.has("blk.0.attn_output.bias")
     if biased and not out:
         return dense("qwen2")(meta)
@@ -154,8 +155,7 @@ def gemma(model_type: str) -> Translator:
 
 def phi3(meta: Metadata) -> dict[str, Any]:
     """Phi-3: perhaps a window, 0 where there is none."""
-    window = meta.get("attention.sliding_window") or None
-    return {**dense("phi3")(meta), "sliding_window": window if window is None or window < meta.get("context_length", default=window + 1) else None}
+    return {**dense("phi3")(meta), "sliding_window": meta.get("attention.sliding_window") or None}
 
 
 def gpt_oss(meta: Metadata) -> dict[str, Any]:
@@ -176,7 +176,7 @@ def deepseek(meta: Metadata) -> dict[str, Any]:
     for name in ("head_dim", "num_key_value_heads"):
         found.pop(name, None)
     return {
-        "model_type": "deepseek_v3" if meta.in_layers("exp_probs_b", 0) or any("exp_probs_b" in name for name in meta.shapes) else "deepseek_v2",
+        "model_type": "deepseek_v3" if any("exp_probs_b" in name for name in meta.shapes) else "deepseek_v2",
         **found,
         "q_lora_rank": meta.get("attention.q_lora_rank"),
         "kv_lora_rank": meta.need("attention.kv_lora_rank"),
@@ -252,7 +252,7 @@ def model_of_gguf(weights: StoredWeights) -> ModelSpec:
         spec = read_config(TRANSLATORS[meta.arch](meta), lenient=True)
     except UnreadableError as error:
         raise meta.refuse(f"its metadata describes no model that is understood: {str(error).removeprefix('configuration: ')}") from None
-    if meta.arch == "bert" and not any(name.startswith("cls") or name.startswith("pooler") for name in meta.shapes):
+    if meta.arch == "bert" and not any(name.startswith(("cls", "pooler")) for name in meta.shapes):
         spec = msgspec.structs.replace(spec, heads=())
     name = weights.metadata.get("general.name")
     title = printable(name) if isinstance(name, str) and name.strip() else ""

@@ -12,11 +12,18 @@ from typing import NamedTuple
 # Row of the ledger (below its layer): modules that are it. `a + b`: one module holds both. A module may stand in several
 # lines: the first row that the layer has is meant. Names of Hugging Face checkpoints, then of GGUF.
 LAYER_ROWS = """
-attention/q_proj: self_attn.q_proj self_attention.q_proj attn.q_proj attention.q_proj attention.self.query attention.attention.query attention.wq attn_q layer.0.SelfAttention.q attention.q_lin attn.attention.q_proj
-attention/k_proj: self_attn.k_proj attn.k_proj attention.k_proj attention.self.key attention.attention.key attention.wk attn_k layer.0.SelfAttention.k attention.k_lin attn.attention.k_proj
-attention/v_proj: self_attn.v_proj attn.v_proj attention.v_proj attention.self.value attention.attention.value attention.wv attn_v layer.0.SelfAttention.v attention.v_lin attn.attention.v_proj
-attention/q_proj + attention/k_proj + attention/v_proj: self_attn.qkv_proj self_attn.query_key_value self_attention.query_key_value attention.query_key_value attn.c_attn self_attn.W_pack attn.Wqkv self_attn.Wqkv attn.qkv_proj attn_qkv
-attention/o_proj: self_attn.o_proj self_attn.out_proj self_attn.dense self_attention.dense attn.c_proj attn.o_proj attn.out_proj attention.dense attention.output.dense attention.wo attention.o_proj attn_output layer.0.SelfAttention.o attention.out_lin attn.attention.out_proj
+attention/q_proj: self_attn.q_proj self_attention.q_proj attn.q_proj attention.q_proj attention.self.query
+  attention.attention.query attention.wq attn_q layer.0.SelfAttention.q attention.q_lin attn.attention.q_proj
+attention/k_proj: self_attn.k_proj attn.k_proj attention.k_proj attention.self.key attention.attention.key
+  attention.wk attn_k layer.0.SelfAttention.k attention.k_lin attn.attention.k_proj
+attention/v_proj: self_attn.v_proj attn.v_proj attention.v_proj attention.self.value attention.attention.value
+  attention.wv attn_v layer.0.SelfAttention.v attention.v_lin attn.attention.v_proj
+attention/q_proj + attention/k_proj + attention/v_proj: self_attn.qkv_proj self_attn.query_key_value
+  self_attention.query_key_value attention.query_key_value attn.c_attn self_attn.W_pack attn.Wqkv self_attn.Wqkv
+  attn.qkv_proj attn_qkv
+attention/o_proj: self_attn.o_proj self_attn.out_proj self_attn.dense self_attention.dense attn.c_proj attn.o_proj
+  attn.out_proj attention.dense attention.output.dense attention.wo attention.o_proj attn_output
+  layer.0.SelfAttention.o attention.out_lin attn.attention.out_proj
 attention/q_norm: self_attn.q_norm self_attn.q_layernorm self_attn.query_layernorm attn_q_norm
 attention/k_norm: self_attn.k_norm self_attn.k_layernorm self_attn.key_layernorm attn_k_norm
 attention/sinks: self_attn.sinks attn_sinks
@@ -28,16 +35,19 @@ attention/kv_a_norm: self_attn.kv_a_layernorm attn_kv_a_norm
 attention/kv_b_proj: self_attn.kv_b_proj attn_kv_b attn_k_b attn_v_b
 attention/norm: input_layernorm ln_1 attention_norm attn_norm layer.0.layer_norm norm1 self_attn_layer_norm
 attention/output_norm: post_attention_layernorm post_self_attn_layernorm post_attention_norm
-feed_forward/norm: post_attention_layernorm pre_feedforward_layernorm ln_2 ffn_norm layer.1.layer_norm norm2 final_layer_norm post_attention_norm
+feed_forward/norm: post_attention_layernorm pre_feedforward_layernorm ln_2 ffn_norm layer.1.layer_norm norm2
+  final_layer_norm post_attention_norm
 moe/norm: post_attention_layernorm pre_feedforward_layernorm ffn_norm post_attention_norm norm2
 feed_forward/output_norm: post_feedforward_layernorm post_mlp_layernorm post_ffw_norm
 moe/output_norm: post_feedforward_layernorm post_ffw_norm
 attention/residual_norm: attention.output.LayerNorm attn_output_norm
 feed_forward/residual_norm: output.LayerNorm layer_output_norm
 feed_forward/gate_proj: mlp.gate_proj feed_forward.w1 mlp.w1 ffn_gate layer.1.DenseReluDense.wi_0
-feed_forward/up_proj: mlp.up_proj feed_forward.w3 mlp.w2 mlp.fc1 mlp.c_fc mlp.fc_in mlp.dense_h_to_4h intermediate.dense ffn_up fc1 layer.1.DenseReluDense.wi_1 layer.1.DenseReluDense.wi
+feed_forward/up_proj: mlp.up_proj feed_forward.w3 mlp.w2 mlp.fc1 mlp.c_fc mlp.fc_in mlp.dense_h_to_4h
+  intermediate.dense ffn_up fc1 layer.1.DenseReluDense.wi_1 layer.1.DenseReluDense.wi
 feed_forward/gate_proj + feed_forward/up_proj: mlp.gate_up_proj ffn_up
-feed_forward/down_proj: mlp.down_proj feed_forward.w2 mlp.fc2 mlp.c_proj mlp.fc_out mlp.dense_4h_to_h output.dense ffn_down fc2 layer.1.DenseReluDense.wo
+feed_forward/down_proj: mlp.down_proj feed_forward.w2 mlp.fc2 mlp.c_proj mlp.fc_out mlp.dense_4h_to_h output.dense
+  ffn_down fc2 layer.1.DenseReluDense.wo
 moe/router/weight: mlp.gate block_sparse_moe.gate mlp.router mlp.router.layer ffn_gate_inp feed_forward.router
 moe/router/correction: mlp.gate.e_score_correction exp_probs_b
 moe/experts/gate_proj: mlp.experts.gate_proj block_sparse_moe.experts.w1 ffn_gate_exps ffn_gate.
@@ -61,7 +71,8 @@ mamba/out_proj: mixer.out_proj ssm_out mamba.out_proj
 """
 # The same beside the layers, below the stack; a head's rows stand below no stack (`/lm_head/weight`).
 MODEL_ROWS = """
-embedding/token: embed_tokens wte word_embeddings embeddings.word_embeddings embed_in embeddings embedding shared tok_embeddings token_embd
+embedding/token: embed_tokens wte word_embeddings embeddings.word_embeddings embed_in embeddings embedding shared
+  tok_embeddings token_embd
 embedding/position: wpe embeddings.position_embeddings embed_positions position_embd
 embedding/type: embeddings.token_type_embeddings token_types
 embedding/norm: embeddings.LayerNorm token_embd_norm embeddings.layer_norm
@@ -110,7 +121,7 @@ class Spot(NamedTuple):
 def table(text: str) -> dict[str, tuple[tuple[str, ...], ...]]:
     """Module to candidate rows, of the lines above."""
     found: dict[str, tuple[tuple[str, ...], ...]] = {}
-    for line in text.strip().splitlines():
+    for line in text.strip().replace("\n ", "").splitlines():  # a line that is indented belongs to the one above
         rows, _, modules = line.partition(": ")
         for module in modules.split():
             found[module] = (*found.get(module, ()), tuple(rows.split(" + ")))

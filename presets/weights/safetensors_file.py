@@ -7,6 +7,7 @@ file and refuses formats that its release does not know; a header alone needs ne
 from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
+from typing import Annotated
 
 import msgspec
 
@@ -30,12 +31,15 @@ BITS = {
 INDEX_ENDING = ".safetensors.index.json"
 
 
+Whole = Annotated[int, msgspec.Meta(ge=-LARGEST, le=LARGEST)]
+
+
 class Entry(msgspec.Struct):
     """One tensor of a header; `__metadata__` has none of these."""
 
     dtype: str | None = None
-    shape: list[int] | str | None = None
-    data_offsets: list[int] | str | None = None
+    shape: list[Whole] | str | None = None
+    data_offsets: list[Whole] | str | None = None
 
 
 class Head(msgspec.Struct):
@@ -81,7 +85,7 @@ def header_length(source: Source) -> int:
         raise refuse(source, f"is {source.size} bytes long, too short for a safetensors header")
     length = int.from_bytes(first, "little")
     if length > MOST_HEADER:
-        raise refuse(source, f"claims a header of {length:,} bytes (at most {MOST_HEADER:,} are read), so it is no safetensors file or broken")
+        raise refuse(source, f"claims a header of {length:,} bytes, more than {MOST_HEADER:,}: no safetensors file, or broken")
     if length > source.size - 8:
         raise refuse(source, f"claims a header of {length:,} bytes and has {max(source.size - 8, 0):,}: it was cut off")
     return length

@@ -11,16 +11,17 @@ from ..errors import UnreadableError
 
 
 class Source(Protocol):
-    """Something whose bytes can be read at any place.
-
-    `name`: for messages. `size`: bytes in all.
-    """
+    """Something whose bytes can be read at any place."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """What the source is called."""
+        ...
 
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """Bytes in all."""
+        ...
 
     def read(self, start: int, count: int) -> bytes:
         """Exactly `count` bytes from `start` on, fewer only at the end. Raises UnreadableError."""

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfm.estimators.counts import attended_pairs, choose, each, expected_distinct, kept_tokens, larger, matmul_flops, smaller
-from tfm.presets.spec import Causal, Chunked, Full, Local, Mask, Sliding
+from tfm.presets.spec import Blocked, Causal, Chunked, Full, Local, Mask, Sliding
 
 MASKS = st.one_of(
     st.just(Causal()),
@@ -27,6 +27,8 @@ def sees(mask: Mask, query: int, key: int) -> bool:
             return query // chunk * chunk <= key <= query
         case Local(reach=reach):
             return abs(query - key) <= reach
+        case Blocked(size=size):
+            return query // size == key // size
         case Causal():
             return key <= query
         case _:
@@ -44,6 +46,13 @@ def test_pairs_are_those_of_the_definition(mask: Mask, new: int, before: int) ->
 def test_local_pairs(reach: int, span: int) -> None:
     mask = Local(reach=reach)
     assert attended_pairs(mask, span, span) == sum(sees(mask, query, key) for query in range(span) for key in range(span))
+
+
+@given(st.integers(1, 9), st.integers(1, 30), st.booleans())
+def test_blocks_are_cut_and_no_mask(size: int, span: int, square: bool) -> None:  # noqa: FBT001
+    mask = Blocked(size=size)
+    counted = sum(sees(mask, query, key) for query in range(span) for key in range(span))
+    assert attended_pairs(mask, span, span, square=square) == counted
 
 
 @given(MASKS, st.integers(1, 20), st.integers(0, 20))

@@ -70,10 +70,10 @@ def against(row: Row, terms: list[Term], *, cut: bool) -> Iterator[str]:
         taken = elements(terms[0].inputs[0]) + (elements(terms[0].inputs[1]) if not row.fetches else 0)
         if row.writes and (elements(terms[0].output), taken) != (row.writes, row.reads):
             yield f"{row.path} reads {row.reads} and writes {row.writes}; {shown(terms[0])}"
-    if row.op == "linear" and row.weight_reads and terms[0].op == "linear":
-        if sum(elements(shape) for shape in terms[0].inputs[1:]) != row.weight_reads:
-            yield f"{row.path} reads {row.weight_reads} weights; {shown(terms[0])}"
-    if row.op == "experts" and sum(elements(shape) for shape in terms[0].inputs[1:]) != row.params:
+    weights = sum(elements(shape) for shape in terms[0].inputs[1:])
+    if terms[0].op == "linear" and row.op == "linear" and row.weight_reads not in (0, weights):
+        yield f"{row.path} reads {row.weight_reads} weights; {shown(terms[0])}"
+    if row.op == "experts" and weights != row.params:
         yield f"{row.path} has {row.params} weights; {shown(terms[0])}"
     if row.op == "conv" and elements(terms[-1].output) != row.writes:
         yield f"{row.path} writes {row.writes}; {shown(terms[-1])}"
@@ -88,6 +88,9 @@ def shown(term: Term) -> str:
     return f"{term.path}: {[sizes(shape) for shape in term.inputs]} -> {sizes(term.output)}"
 
 
+ATOM = r"[A-Za-z][A-Za-z']*"
+
+
 def letters(terms: tuple[Term, ...]) -> list[str]:
     """Where a letter has two sizes within a sublayer, or a product of letters is not their product."""
     places: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
@@ -100,13 +103,18 @@ def letters(terms: tuple[Term, ...]) -> list[str]:
         for symbol, values in known.items():
             if len(values) > 1:
                 found.append(f"{place}: {symbol} is {sorted(values)}")
-            atoms = set(re.findall(r"[A-Za-z][A-Za-z']*", symbol))
-            if len(symbol) > 1 and atoms and all(len(known.get(atom, ())) == 1 for atom in atoms):
-                formula = re.sub(r"[A-Za-z][A-Za-z']*", lambda match: str(*known[match.group()]), symbol)
-                formula = re.sub(r"(\d)(?=[A-Za-z(])", r"\1*", formula)
-                if eval(formula.replace("·", "*")) not in values:
-                    found.append(f"{place}: {symbol} is {sorted(values)}, its letters give {formula}")
+            if value_of(symbol, known) not in (None, *values):
+                found.append(f"{place}: {symbol} is {sorted(values)}, its letters give {value_of(symbol, known)}")
     return found
+
+
+def value_of(symbol: str, known: dict[str, set[int]]) -> int | None:
+    """What a product of letters is by the letters alone; None for a letter, or where one of them is not known."""
+    atoms = re.findall(ATOM, symbol)
+    if symbol in atoms or not atoms or not all(len(known.get(atom, ())) == 1 for atom in atoms):
+        return None
+    formula = re.sub(ATOM, lambda match: str(min(known[match.group()])), symbol)
+    return int(eval(formula.replace("·", "*").replace("/", "//")))
 
 
 def passes(spec: s.ModelSpec) -> Iterator[Pass]:

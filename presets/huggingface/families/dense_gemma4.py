@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -25,7 +25,7 @@ from ...spec import (
     Sublayer,
 )
 from ..blocks import Heads, Text, biases, decoder, gated, grouped, rms, sliding_types, window_mask
-from ..config import Config, shown
+from ..config import Config
 from ..registry import text_family
 from ..rope import rope
 from ..standard import Sizes, self_attention, tied
@@ -53,8 +53,11 @@ def gemma4(cfg: Config) -> Text:
     kinds = layer_kinds(cfg, size.depth)
     both_ways = both_directions(cfg)
     window = cfg.integer("sliding_window", default=512)
-    attentions = {sliding: attention_of(cfg, size, norm, sliding=sliding) for sliding in (True, False)}
-    check_stated(cfg, kinds, attentions)
+    shape = grouped(cfg, size.d_model, heads=8, kv_heads=4, head_dim=256)
+    attentions = {
+        True: attention_of(cfg, norm, shape, sliding=True),
+        False: attention_of(cfg, norm, full_heads(cfg, shape, kinds), sliding=False),
+    }
     masks = {True: sliding_mask(window, both_ways=both_ways), False: Full() if both_ways else window_mask(None)}
     wide = cfg.flag("use_double_wide_mlp", default=False)
     per_layer = cfg.optional_integer("hidden_size_per_layer_input", default=256, least=0) or 0
@@ -89,22 +92,33 @@ def layer_kinds(cfg: Config, depth: int) -> list[Kind]:
     return [Kind(sliding=kind == "sliding_attention", shared=index >= first) for index, kind in enumerate(types)]
 
 
-def check_stated(cfg: Config, kinds: Sequence[Kind], attentions: Mapping[bool, Attention]) -> None:
-    """`per_layer_config` states again, layer by layer, what follows from other keys; refused where it says something else."""
-    stated = cfg.raw("per_layer_config") or {}
-    if not isinstance(stated, dict):
-        raise cfg.refuse("per_layer_config must be an object")
-    for layer, fields in stated.items():
-        index = int(layer) if layer.isascii() and layer.isdigit() and len(layer) < 6 else -1
-        if not 0 <= index < len(kinds) or not isinstance(fields, dict):
-            raise cfg.refuse(f"per_layer_config has an entry {shown(layer)}, which is none of {len(kinds)} layers")
-        made = attentions[kinds[index].sliding]
-        known = {"head_dim": made.head_dim, "num_key_value_heads": made.kv_heads}
-        for key, value in fields.items():
-            if known.get(key) != value:
-                raise cfg.refuse(
-                    f"per_layer_config gives layer {index} {shown(key)} = {shown(value)}, which does not follow from the other keys"
-                )
+def full_heads(cfg: Config, shape: Heads, kinds: Sequence[Kind]) -> Heads:
+    """Heads of the full layers: `per_layer_config` where a file states them layer by layer, else the keys that begin with global."""
+    width = cfg.integer("global_head_dim", default=512)
+    groups = cfg.optional_integer("num_global_key_value_heads")
+    kv_heads = groups if cfg.flag("attention_k_eq_v", default=False) and groups else shape.kv_heads
+    stated = cfg.section("per_layer_config")
+    if stated is not None:
+        width, kv_heads = stated_heads(cfg, stated, shape, kinds)
+    if shape.heads % kv_heads:
+        raise cfg.refuse(f"{kv_heads} key and value heads of the full layers do not divide num_attention_heads {shape.heads}")
+    return Heads(heads=shape.heads, kv_heads=kv_heads, head_dim=width)
+
+
+def stated_heads(cfg: Config, stated: Config, shape: Heads, kinds: Sequence[Kind]) -> tuple[int, int]:
+    """(head_dim, key and value heads) that every full layer, and no other, is given; a layer's number may begin with zeros."""
+    digits = len(str(len(kinds) - 1))
+    found = set()
+    for index, kind in enumerate(kinds):
+        entry = stated.section(str(index).zfill(digits)) or stated.section(str(index))
+        if kind.sliding and entry is not None:
+            raise cfg.refuse(f"per_layer_config changes layer {index}, which is no full layer")
+        if not kind.sliding:
+            own = entry or stated
+            found.add((own.integer("head_dim", default=shape.head_dim), own.integer("num_key_value_heads", default=shape.kv_heads)))
+    if len(found) != 1:
+        raise cfg.refuse("per_layer_config must give all full layers the same heads")
+    return found.pop()
 
 
 def both_directions(cfg: Config) -> bool:
@@ -120,18 +134,10 @@ def sliding_mask(window: int, *, both_ways: bool) -> Mask:
     return Local(reach=max(window // 2, 1)) if both_ways else window_mask(window)
 
 
-def attention_of(cfg: Config, size: Sizes, norm: Norm, *, sliding: bool) -> Attention:
-    """Full layers have wider heads, perhaps fewer of them for keys, and perhaps values made of the keys' projection."""
-    shape = grouped(cfg, size.d_model, heads=8, kv_heads=4, head_dim=256)
+def attention_of(cfg: Config, norm: Norm, shape: Heads, *, sliding: bool) -> Attention:
+    """Full layers rotate with another base, and perhaps have values made of the keys' projection."""
     equal = cfg.flag("attention_k_eq_v", default=False)
-    width = cfg.integer("global_head_dim", default=512)
-    groups = cfg.optional_integer("num_global_key_value_heads")
     bias = cfg.flag("attention_bias", default=False)
-    if not sliding:
-        kv_heads = groups if equal and groups else shape.kv_heads
-        if shape.heads % kv_heads:
-            raise cfg.refuse(f"num_global_key_value_heads {kv_heads} does not divide num_attention_heads {shape.heads}")
-        shape = Heads(heads=shape.heads, kv_heads=kv_heads, head_dim=width)
     kind, base = ("sliding_attention", 10000.0) if sliding else ("full_attention", 1000000.0)
     return self_attention(
         shape,

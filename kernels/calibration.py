@@ -1,0 +1,253 @@
+"""`tfm calibrate`: what this machine reaches, in under two minutes, for the estimators to expect times from.
+
+Everything is measured as the models run it (the same calls, the same kernels) and with its bytes in memory: one pool of
+several times the last-level cache is the weights and the cache of every point in turn.
+"""
+
+from __future__ import annotations
+
+import datetime
+import gc
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+
+import msgspec
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..estimators.expected import RUNNING, expected
+from ..estimators.ledger import ledger
+from ..presets import spec as s
+from ..presets.calibration import SCHEMA, Attended, Calibration, Check, Elementwise, Overhead, Product, Stream
+from ..presets.device import Device
+from .attention import kernel_named
+from .benchmarks.setting import Setting, measured_device
+from .benchmarks.whole import pass_of, subject
+from .linear import fast_linear
+from .machine import machine
+from .masks import Rules
+from .model import build_model
+from .probes import Bandwidth, dtype_name, measured_bandwidth, op_launch_cost, random_tensor, require_memory
+from .timing import Call, Sample, Stopping, interleave, watch_for
+
+QUICK = Stopping(min_samples=5, min_seconds=0.15, max_seconds=0.8, target_spread=0.03)
+STREAMING = Stopping(min_samples=7, min_seconds=0.5, max_seconds=8.0, target_spread=0.05)
+WHOLE = Stopping(min_samples=5, min_seconds=0.5, max_seconds=3.0, target_spread=0.03)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is measured; a test plans less.
+
+    Attributes:
+        dtypes: formats. sizes: bytes of the bandwidth probes, the largest first. pool_bytes: memory that weights and caches rotate in.
+        products: (m, k, n). steps: (heads, kv_heads, head_dim, context) of one new token. flash: the same, all tokens new.
+        width, inner: of the elementwise probes over `rows` tokens. checks: (spec, phase, batch, context).
+    """
+
+    dtypes: tuple[torch.dtype, ...]
+    sizes: tuple[int, ...]
+    pool_bytes: int
+    products: tuple[tuple[int, int, int], ...]
+    steps: tuple[tuple[int, int, int, int], ...]
+    flash: tuple[tuple[int, int, int, int], ...]
+    rows: int
+    width: int
+    inner: int
+    checks: tuple[tuple[s.ModelSpec, str, int, int], ...]
+    stopping: Stopping = QUICK
+
+
+def llama_like(
+    name: str, *, layers: int, width: int, heads: int, kv_heads: int, head_dim: int, d_ff: int, vocabulary: int
+) -> s.ModelSpec:
+    """A decoder of the common kind: RMSNorm, rotary positions, grouped queries, gated feed-forward, a head of its own."""
+    norm = s.Norm(type="rms")
+    mixer = s.Attention(heads=heads, kv_heads=kv_heads, head_dim=head_dim, mask=s.Causal(), position=s.Rope())
+    forward = s.FeedForward(d_ff=d_ff, activation="silu", gated=True)
+    layer = s.Layer(
+        sublayers=(s.Sublayer(name="attention", pre_norm=norm, mixer=mixer), s.Sublayer(name="feed_forward", pre_norm=norm, mixer=forward))
+    )
+    stack = s.Stack(
+        name="decoder", d_model=width, role="decoder", blocks=(s.Block(pattern=(layer,), repeat=layers),),
+        embeddings=(s.Embedding(name="token", rows=vocabulary),), final=(norm,),
+    )  # fmt: skip
+    head = s.Head(name="lm_head", stack="decoder", parts=(s.Linear(name="weight", d_in=width, d_out=vocabulary),))
+    return s.ModelSpec(name=name, source=("made for the calibration",), stacks=(stack,), heads=(head,))
+
+
+LONGEST_CHECK_S = 1.5  # a machine on which a check would take longer does without it
+WIDE = llama_like("wide", layers=2, width=4096, heads=32, kv_heads=8, head_dim=128, d_ff=12288, vocabulary=16000)
+NARROW = llama_like("narrow", layers=6, width=2048, heads=16, kv_heads=16, head_dim=128, d_ff=5632, vocabulary=32000)
+TINY = llama_like("tiny", layers=12, width=64, heads=4, kv_heads=2, head_dim=16, d_ff=128, vocabulary=64)
+
+
+def standard_plan(setting: Setting) -> Plan:
+    """The plan of `tfm calibrate`."""
+    gpu = setting.device.type != "cpu"
+    shapes = [(1024, 1024), (2048, 2048), (4096, 4096), (4096, 11008), (11008, 4096), (4096, 32000)]
+    few = [(2048, 2048), (4096, 11008), (11008, 4096)]
+    many = (256, 512, 1024, 4096) if gpu else (256, 512)
+    products = [(1, *shape) for shape in shapes]
+    products += [(m, *shape) for m in (2, 4, 8, 16, 32, 64, 128) for shape in (few if m <= 16 else few[:2])]
+    products += [(m, *shape) for m in many for shape in ((2048, 2048), (4096, 8192 if gpu else 4096))]
+    return Plan(
+        dtypes=(torch.float32, torch.bfloat16),
+        sizes=(setting.probe_bytes, 64 << 20, 8 << 20, 1 << 20),
+        pool_bytes=max(1 << 30, 4 * setting.cache_bytes),
+        products=tuple(products),
+        steps=tuple((32, kv_heads, 128, context) for kv_heads in (32, 8, 4) for context in (512, 4096, 16384)),
+        flash=tuple((32, 8, 128, context) for context in (128, 512, 2048)),
+        rows=512,
+        width=4096,
+        inner=11008,
+        checks=(
+            (WIDE, "decode", 1, 2048), (WIDE, "decode", 4, 1024), (NARROW, "decode", 1, 512), (NARROW, "decode", 2, 4096),
+            (WIDE, "prefill", 1, 192), (NARROW, "prefill", 2, 128),
+        ),
+    )  # fmt: skip
+
+
+def calibrate(setting: Setting | None = None, plan: Plan | None = None, *, version: str = "") -> Calibration:
+    """Measure the device. Nothing is stored: `presets.calibration.save_calibration` does. Raises TfmError, KeyboardInterrupt."""
+    setting = setting or Setting()
+    plan = plan or standard_plan(setting)
+    widest = max(dtype.itemsize for dtype in plan.dtypes)
+    require_memory(2 * plan.pool_bytes + 3 * max(plan.sizes) * widest // 2, setting.device, what="the calibration")
+    found = streams(setting, plan)
+    best = found[0]  # smaller sizes stay in the cache
+    lines: list[Product] = []
+    attended: list[Attended] = []
+    for dtype in plan.dtypes:
+        pool = random_tensor((plan.pool_bytes // dtype.itemsize,), dtype, setting.device)
+        lines += products(setting, plan, pool)
+        attended += attentions(setting, plan, pool)
+        del pool
+        gc.collect()
+    setting.tell("operators around them")
+    bare = Calibration(
+        schema=SCHEMA,
+        made=datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),
+        version=version,
+        machine=machine(setting.device),
+        device=device_of(setting, best, lines),
+        launch_s=op_launch_cost(setting.device, stopping=plan.stopping).median_s,
+        streams=tuple(
+            Stream(probe=probe.name, dtype=probe.dtype, size_bytes=probe.moved_bytes // (2 if probe.name == "copy" else 1), bytes_per_s=probe.bytes_per_s)
+            for bandwidth in found
+            for probe in bandwidth.probes
+        ),
+        products=tuple(lines),
+        attended=tuple(attended),
+        elementwise=tuple(elementwise(setting, plan, dtype) for dtype in plan.dtypes),
+        overheads=tuple(overhead(setting, plan, dtype) for dtype in plan.dtypes),
+        checks=(),
+    )
+    return msgspec.structs.replace(bare, checks=tuple(checks(setting, plan, bare)))
+
+
+def device_of(setting: Setting, best: Bandwidth, lines: Sequence[Product]) -> Device:
+    """The device as estimators take it: bandwidth of the best probe, rates of the best products."""
+    rates: dict[str, float | None] = {}
+    for line in lines:
+        rates[line.dtype] = max(rates.get(line.dtype) or 0.0, 2 * line.m * line.k * line.n / line.seconds)
+    source = f"tfm calibrate: bandwidth by {best.winner.name} in {best.winner.dtype}, rates by matrix products"
+    return measured_device(setting.device, bytes_per_s=best.bytes_per_s, peaks=rates, source=source)
+
+
+def streams(setting: Setting, plan: Plan) -> list[Bandwidth]:
+    """The probes at every size, the largest first: only that one counts as memory's."""
+    found = []
+    for size in plan.sizes:
+        setting.tell(f"bandwidth over {size / 2**20:.4g} MiB")
+        stopping = STREAMING if size == plan.sizes[0] and plan.stopping == QUICK else plan.stopping
+        found.append(measured_bandwidth(plan.dtypes[-1], setting.device, size_bytes=size, stopping=stopping))
+    return found
+
+
+def timed(setting: Setting, call: Call, stopping: Stopping) -> Sample:
+    """Seconds of one call."""
+    return interleave({"": call}, watch=watch_for(setting.device), stopping=stopping, warmup=1)[""]
+
+
+def products(setting: Setting, plan: Plan, pool: Tensor) -> Iterator[Product]:
+    """Matrix products by rows, width in and width out."""
+    for m, k, n in plan.products:
+        if k * n > pool.numel():
+            continue
+        name = dtype_name(pool.dtype)
+        setting.tell(f"products in {name}: {m} x {k} x {n}")
+        matrices = pool[: pool.numel() // (k * n) * k * n].view(-1, n, k)
+        x = random_tensor((m, k), pool.dtype, setting.device)
+        sample = timed(setting, in_turn(lambda matrix, x=x: fast_linear(x, matrix), matrices), plan.stopping)
+        yield Product(dtype=name, m=m, k=k, n=n, seconds=sample.median_s, spread=sample.spread)
+
+
+def in_turn(call: Callable[[Tensor], object], blocks: Tensor) -> Call:
+    """A call on the next of blocks [count, ...] each time."""
+    turn = cycle(range(len(blocks)))
+    return lambda: call(blocks[next(turn)])
+
+
+def attentions(setting: Setting, plan: Plan, pool: Tensor) -> Iterator[Attended]:
+    """Attention of one new token over caches, and of many among themselves, by the kernels that models use for them."""
+    for new, points, impl in ((1, plan.steps, "grouped"), (None, plan.flash, "sdpa")):
+        for heads, kv_heads, width, context in points:
+            each = 2 * kv_heads * context * width
+            if each > pool.numel():
+                continue
+            tokens = new or context
+            name = dtype_name(pool.dtype)
+            setting.tell(f"attention in {name}: {tokens} over {context} tokens, {heads} and {kv_heads} heads")
+            caches = pool[: pool.numel() // each * each].view(-1, 2, 1, kv_heads, context, width)
+            q, kernel = random_tensor((1, heads, tokens, width), pool.dtype, setting.device), kernel_named(impl)
+            rules = Rules(causal=tokens > 1)
+            sample = timed(setting, in_turn(lambda kv, q=q, kernel=kernel, rules=rules: kernel(q, kv[0], kv[1], rules), caches), plan.stopping)
+            yield Attended(
+                dtype=name, batch=1, heads=heads, kv_heads=kv_heads, head_dim=width, new=tokens, context=context,
+                seconds=sample.median_s, spread=sample.spread,
+            )  # fmt: skip
+
+
+def elementwise(setting: Setting, plan: Plan, dtype: torch.dtype) -> Elementwise:
+    """Norm, addition and gated activation over many tokens: seconds an element written, the mean of the three."""
+    x = random_tensor((plan.rows, plan.width), dtype, setting.device)
+    wide = random_tensor((plan.rows, plan.inner), dtype, setting.device)
+    calls: dict[str, tuple[Call, int]] = {
+        "norm": (lambda: F.rms_norm(x, (plan.width,)), x.numel()),
+        "add": (lambda: x + x, x.numel()),
+        "gate": (lambda: F.silu(wide) * wide, wide.numel()),
+    }
+    times = [timed(setting, call, plan.stopping).median_s / count for call, count in calls.values()]
+    return Elementwise(dtype=dtype_name(dtype), seconds_per_element=statistics.fmean(times))
+
+
+def overhead(setting: Setting, plan: Plan, dtype: torch.dtype) -> Overhead:
+    """A decode step of a model so small that its bytes and FLOPs take no time, over the rows that run in it."""
+    work = pass_of("decode", dtype, batch=1, context=16)
+    ready = subject(build_model(TINY, device=setting.device, dtype=dtype), work)
+    count = sum(row.repeat for row in ledger(TINY, work) if row.op in RUNNING)
+    return Overhead(dtype=dtype_name(dtype), seconds_per_row=timed(setting, ready.run, plan.stopping).median_s / count)
+
+
+def checks(setting: Setting, plan: Plan, bare: Calibration) -> Iterator[Check]:
+    """Small whole models, predicted from what was measured and measured themselves."""
+    for dtype in plan.dtypes:
+        for spec in dict.fromkeys(spec for spec, *_ in plan.checks):
+            setting.tell(f"whole models in {dtype_name(dtype)}: {spec.name}")
+            model = build_model(spec, device=setting.device, dtype=dtype)
+            for _, phase, batch, context in (check for check in plan.checks if check[0] is spec):
+                work = pass_of(phase, dtype, batch=batch, context=context)
+                predicted = expected(spec, work, bare)
+                if predicted is None or predicted.seconds > LONGEST_CHECK_S:
+                    continue
+                stopping = WHOLE if plan.stopping == QUICK else plan.stopping
+                yield Check(
+                    phase="decode" if work.decoding else "prefill", dtype=dtype_name(dtype), model=spec.name, batch=batch, context=context,
+                    predicted_s=predicted.seconds, measured_s=timed(setting, subject(model, work).run, stopping).median_s,
+                )  # fmt: skip
+            del model
+            gc.collect()
