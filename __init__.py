@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:  # what a type checker and an editor see; the table below is what runs, a test holds them equal
-    from .api import device, flops, kvcache, latency, ledger, memory, model, params
+    from .api import device, flops, kvcache, latency, ledger, memory, model, params, weights
     from .estimators.memory import Recipe
     from .estimators.rows import Row
     from .estimators.work import Pass
@@ -41,6 +41,7 @@ __all__ = [
     "memory",
     "model",
     "params",
+    "weights",
 ]
 
 _HOME = {  # public name -> the module that defines it
@@ -63,6 +64,7 @@ _HOME = {  # public name -> the module that defines it
     "memory": "api",
     "model": "api",
     "params": "api",
+    "weights": "api",
 }
 
 if not TYPE_CHECKING:  # hidden from type checkers: they would take any misspelt name for an `object`

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from .presets.loader import load_model
+from .presets.loader import load, load_model
 
 if TYPE_CHECKING:
     from .estimators.flops import Flops
@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from .estimators.work import Pass
     from .presets.device import Device
     from .presets.spec import ModelSpec
+    from .presets.weights.stored import StoredWeights
 
 
 def model(name: str | ModelSpec) -> ModelSpec:
-    """The model called `name` (a preset, or a path to a config.json), or the spec itself. Raises TfmError."""
+    """The model called `name` (a preset, a path to a config.json or to weights, a Hub id), or the spec itself. Raises TfmError."""
     return load_model(name) if isinstance(name, str) else name
 
 
@@ -49,6 +50,23 @@ def work(given: Pass | None, **fields: object) -> Pass:
 
     named = {key: get_dtype(value) if key.endswith("_dtype") and isinstance(value, str) else value for key, value in fields.items()}
     return replace(given or Pass(), **named)
+
+
+def weights(name: str) -> StoredWeights | None:
+    """What the files of `name` (safetensors, GGUF, a folder, a Hub id) hold by their headers; None for a bare description."""
+    return load(name).weights
+
+
+def described(name: str | ModelSpec, given: Pass | None, fields: dict[str, object]) -> tuple[ModelSpec, Pass]:
+    """A model and a pass over it; where weights are at hand and no format is said, with the bytes that they hold."""
+    made = work(given, **fields)
+    if not isinstance(name, str) or given is not None or "weight_dtype" in fields or "stored" in fields:
+        return model(name), made
+    from .estimators.stored import with_stored
+
+    found = load(name)
+    spec = found.model()
+    return spec, made if found.weights is None else with_stored(made, spec, found.weights)
 
 
 def ledger(name: str | ModelSpec, given: Pass | None = None, **fields: object) -> tuple[Row, ...]:
@@ -83,11 +101,11 @@ def memory(name: str | ModelSpec, given: Pass | None = None, recipe: Recipe | No
     """What has to fit: weights, cache, activations; with phase="train" gradients and optimizer."""
     from .estimators.memory import memory as count
 
-    return count(model(name), work(given, **fields), recipe)
+    return count(*described(name, given, fields), recipe)
 
 
 def latency(name: str | ModelSpec, hardware: str | Device, given: Pass | None = None, **fields: object) -> Latency:
     """Roofline of prefill and of a decode step on a device."""
     from .estimators.latency import latency as count
 
-    return count(model(name), work(given, **fields), device(hardware))
+    return count(*described(name, given, fields), device(hardware))

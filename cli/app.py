@@ -43,7 +43,7 @@ def run(args: list[str] | None = None) -> int:
     try:
         code = app(args=args, standalone_mode=False)
         sys.stdout.flush()
-    except (Exception, KeyboardInterrupt) as error:
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last stop before the user
         return _trouble(error)
     if code == 130:  # the parser has caught the interrupt
         return _fail("interrupted", 130)

@@ -304,9 +304,10 @@ def assumptions(case: Case) -> tuple[str, ...]:
 
     assert case.device is not None
     work = case.work
+    weights = "as stored" if work.stored else f"in {work.weight_dtype.name}"
     lines = [
         *(stored_lines(work.stored) if work.stored else ()),
-        f"weights {'as stored' if work.stored else f'in {work.weight_dtype.name}'}, cache in {work.kv_dtype.name}, arithmetic in {work.activation_dtype.name}",
+        f"weights {weights}, cache in {work.kv_dtype.name}, arithmetic in {work.activation_dtype.name}",
         "formats of weights and cache change bytes, not FLOPs",
         "a step reads every weight that runs and the cache once; input tables are gathered, not read; activations are not counted",
         basis(case),

@@ -43,7 +43,9 @@ Images = Annotated[int | None, typer.Option("--images", min=0, help="Images a se
 WeightDtype = Annotated[str, typer.Option("--weight-dtype", help="Format of the weights: bf16, fp8, int8, int4, q4_0, mxfp4 ...")]
 StoredWeightDtype = Annotated[
     str | None,
-    typer.Option("--weight-dtype", help="Format of the weights: bf16, fp8, int8, int4, q4_0, mxfp4 ...; else as a file stores them, else bf16."),
+    typer.Option(
+        "--weight-dtype", help="Format of the weights: bf16, fp8, int8, int4, q4_0, mxfp4 ...; else as a file stores them, else bf16."
+    ),
 ]
 KvDtype = Annotated[str, typer.Option("--kv-dtype", help="Format of the cache: fp32, bf16, fp16, fp8, int8, q8_0, q4_0.")]
 ActivationDtype = Annotated[str, typer.Option("--activation-dtype", help="Format computed in: fp32, bf16, fp16, fp8, int8.")]

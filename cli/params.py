@@ -247,7 +247,8 @@ def solved(text: str, model: str | None) -> Answer:
     rows = [{"d_model": s.d_model, "layers": s.layers, "heads": s.heads, "params": s.params, "error": s.error} for s in found]
     if not rows:
         raise UsageError(
-            f"no plausible shape has {target:,} parameters: with 32,000 tokens and heads of 128 the smallest has about 5 million"
+            f"no plausible shape has {target:,} parameters: with 32,000 tokens, heads of 128, an even number of layers and D/L from 64 "
+            "to 256; the smallest has about 5 million, the largest about 400 trillion"
         )
     columns = (
         Column("d_model", Kind.EXACT),

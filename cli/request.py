@@ -103,8 +103,9 @@ def one_case(
     folders = (Path(options.presets).expanduser(),) if options.presets else ()
     loaded = load(str(model), folders, lenient=options.lenient, weights=weight_dtype is None)
     spec, weights = loaded.model(), loaded.weights
-    if gqa is not None:
-        spec, weights = with_kv_heads(spec, units.parse_int(gqa, name="--gqa")), None
+    heads = None if gqa is None else units.parse_int(gqa, name="--gqa")
+    if heads is not None:
+        spec, weights = with_kv_heads(spec, heads), None
     device = find_device(options, hardware)
     work = Pass(
         phase=checked_phase(options, spec, phase),
@@ -121,7 +122,7 @@ def one_case(
     settings: dict[str, object] = {"phase": None if options.caches or options.both_phases else work.phase}
     settings |= {"weight_dtype": "stored" if work.stored else work.weight_dtype.name}
     settings |= {"kv_dtype": work.kv_dtype.name, "activation_dtype": work.activation_dtype.name}
-    settings |= {"gqa": None if gqa is None else int(gqa), "hardware": device.name if device else None, "images": options.images}
+    settings |= {"gqa": heads, "hardware": device.name if device else None, "images": options.images}
     labels = {"model": spec.name, **{name: value for name, value in settings.items() if varies(options, name)}}
     return Case(
         spec=spec,
@@ -164,11 +165,25 @@ def token_axes(options: Options, spec: ModelSpec) -> tuple[dict[str, Sequence[in
     sourced = [stack for stack in spec.stacks if stack.tokens == "source"]
     if options.src is not None:
         axes["source"] = numbers("--src", options.src, units.parse_tokens)
+        if not sourced:
+            said.append(f"--src changes nothing: {spec.name} has no encoder that reads a source")
     elif sourced:
         length = sourced[0].default_tokens or DEFAULT_SOURCE_TOKENS
         fixed = "fixed by the model" if sourced[0].default_tokens else "not given"
         said.append(f"source of {length} tokens ({fixed}; --src sets it)")
+    if options.images is not None:
+        check_images(options.images, spec, said)
     return axes, tuple(said)
+
+
+def check_images(images: int, spec: ModelSpec, said: list[str]) -> None:
+    """Refuse a number of images that leaves nothing to run or that no figure can hold."""
+    if images > units.MAX_BATCH:
+        raise UsageError(f"--images: too large, got {images}; allowed: a whole number from 0 to {units.MAX_BATCH}")
+    if not images and spec.main.tokens == "image":
+        raise UsageError(f"--images 0 leaves {spec.name} nothing to run, it sees images alone; give at least 1")
+    if images and not any(stack.tokens == "image" for stack in spec.stacks):
+        said.append(f"--images changes nothing: {spec.name} sees no images")
 
 
 def numbers(name: str, text: str, parse: Callable[..., int], *, allow_zero: bool = False) -> tuple[int, ...]:

@@ -23,6 +23,7 @@ Symbols = Annotated[bool, typer.Option("--symbols", help="Letters in place of nu
 Verify = Annotated[
     bool, typer.Option("--verify", help="Run the real PyTorch modules, without numbers, and compare; exit 3 if they differ.")
 ]
+Diagram = Annotated[bool, typer.Option("--diagram", help="Draw the way of the tensors as text in place of the tables.")]
 Only = Annotated[str | None, typer.Option("--only", help="What stands under this path, as in decoder/cross_attention.")]
 
 
@@ -40,6 +41,7 @@ def shapes(
     only: Only = None,
     symbols: Symbols = False,
     verify: Verify = False,
+    diagram: Diagram = False,
     presets: o.Presets = None,
     lenient: o.Lenient = False,
     as_json: o.Json = False,
@@ -53,8 +55,9 @@ def shapes(
       tfm shapes transformer-toy --phase train --batch 2 --src 3 --tgt 4
       tfm shapes llama-3-8b --cached 100 --symbols
       tfm shapes gpt-2 --only decoder/attention --csv
+      tfm shapes t5-small --src 9 --tgt 5 --diagram
     """
-    from .output import emit, one_format
+    from .output import emit, one_format, write
     from .request import Options
 
     one_format(as_json=as_json, as_csv=as_csv, as_markdown=as_markdown)
@@ -62,6 +65,9 @@ def shapes(
         model=model, phase=phase, batch=batch, ctx=ctx, tokenizer=tokenizer, cached=cached, src=src, images=images, gqa=gqa,
         last_logits=last_logits, presets=presets, lenient=lenient,
     )  # fmt: skip
+    if diagram:
+        write(drawn(asked, symbols=symbols), end="")
+        return
     answer = answered(asked, only=only, symbols=symbols, verify=verify)
     emit(answer, as_json=as_json, as_csv=as_csv, as_markdown=as_markdown)
     if answer.result.get("ok") is False:
@@ -84,6 +90,20 @@ def answered(options: Options, *, only: str | None, symbols: bool, verify: bool)
     if verify:
         raise UsageError("--verify compares one pass at a time; leave the commas out")
     return many(found, only=only, symbols=symbols)
+
+
+def drawn(options: Options, *, symbols: bool) -> str:
+    """One pass as a diagram."""
+    from ..estimators.shapes import shapes as walk
+    from ..presets.errors import UsageError
+    from .diagram import diagram
+    from .request import cases, is_single, single
+
+    found = cases(options)
+    if not is_single(found):
+        raise UsageError("--diagram draws one pass at a time; leave the commas out")
+    case = single(found[0])
+    return diagram(case.spec, walk(case.spec, case.work), lambda shape: text(shape, symbols=symbols))
 
 
 def one(case: Case, *, only: str | None, symbols: bool, verify: bool) -> Answer:

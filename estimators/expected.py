@@ -88,7 +88,8 @@ def expected_figures(spec: ModelSpec, work: Pass, measured: Calibration) -> dict
 def knows(work: Pass, measured: Calibration) -> bool:
     """Whether the pass computes in a format that was measured, weights and cache in the same one; training was not."""
     name = work.activation_dtype.name
-    same = name == work.weight_dtype.name == work.kv_dtype.name
+    weights = work.stored.format if work.stored else work.weight_dtype.name
+    same = name == weights == work.kv_dtype.name
     return same and work.phase != "train" and any(product.dtype == name for product in measured.products)
 
 

@@ -6,6 +6,9 @@ import msgspec
 
 from .counts import Number
 
+# Formats of files that are formats of the command line too.
+PLAIN = {"F32": "fp32", "F16": "fp16", "BF16": "bf16"}
+
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes stored for so many values."""
@@ -53,6 +56,12 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     named_bytes: int = 0
     elements: int = 0
     by_dtype: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def format(self) -> str | None:
+        """The plain format that nearly all bytes are in (norms aside), None for a mixture or a packed one."""
+        name, count = self.by_dtype[0] if self.by_dtype else ("", 0)
+        return PLAIN.get(name) if count >= 0.99 * self.total_bytes else None
 
     def of(self, path: str) -> Held:
         """What is held of a row."""

@@ -7,10 +7,14 @@ wrong. Compulsory are weights and cache, each byte once; activations are not cou
 
 from __future__ import annotations
 
+from operator import attrgetter
+from typing import Any
+
 import msgspec
 from msgspec.structs import replace
 
 from ..presets.device import Device
+from ..presets.errors import UsageError
 from ..presets.spec import ModelSpec
 from .counts import Number, choose, each, larger
 from .flops import row_flops
@@ -18,6 +22,7 @@ from .ledger import ledger
 from .rows import Row
 from .search import smallest
 from .sizes import moved_bytes, weight_read_bytes
+from .sweep import fits_int64
 from .work import Pass
 
 LARGEST_BATCH = 2**40
@@ -148,41 +153,61 @@ def latency(spec: ModelSpec, work: Pass, device: Device) -> Latency:
     if not spec.decodes:
         return Latency(decode=None, prefill=prefill, critical_batch=None, critical_batch_of_weights=None)
     step = roofline(spec, replace(work, phase="decode", new=None), device)
+
+    def critical(context: int, source: int | None) -> int | None:
+        return critical_batch(spec, replace(work, context=context, source=source), device)
+
     return Latency(
         decode=step,
         prefill=prefill,
-        critical_batch=each(lambda n: critical_batch(spec, replace(work, context=n), device), work.context),
-        critical_batch_of_weights=critical_batch(spec, replace(work, context=1), device, cached=False),
+        critical_batch=each(critical, work.context, work.source),
+        # a step without a cache is the same at every length
+        critical_batch_of_weights=critical_batch(spec, replace(work, context=1, source=1), device, cached=False),
     )
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """Floors of a generation of several tokens: the first step, the last, their mean, and all with the prefill."""
 
-    first_step_s: float
-    last_step_s: float
-    mean_step_s: float
-    total_s: float
+    first_step_s: Number
+    last_step_s: Number
+    mean_step_s: Number
+    total_s: Number
+
+
+LARGEST_GENERATION = 2**24
+AT_ONCE = 2**16  # steps in one vectorised call: bounds the memory
 
 
 def generation(spec: ModelSpec, work: Pass, device: Device, new: int) -> Generation | None:
     """`new` tokens after a prompt of `work.context`: the prefill gives the first, each later one is a decode step.
 
-    The step's floor grows with the context, so it is summed over all of them in one vectorised call.
+    The step's floor grows with the context, so it is summed over all of them, at every point of a sweep. Raises UsageError.
     """
-    import numpy as np
-
+    if new > LARGEST_GENERATION:
+        raise UsageError(f"a generation is summed step by step, at most {LARGEST_GENERATION} tokens, got {new}; give fewer")
     if not spec.decodes or device.peak_for(work.activation_dtype.name) is None:
         return None
-    contexts = work.context + np.arange(1, max(new - 1, 1) + 1)
-    floors: Number = roofline(spec, replace(work, phase="decode", new=None, context=contexts), device).floor_s
-    steps = np.broadcast_to(floors, contexts.shape)
-    prompt = roofline(spec, replace(work, phase="prefill", new=None), device).floor_s
-    assert prompt is not None
-    count = new - 1
-    return Generation(
-        first_step_s=float(steps[0]),
-        last_step_s=float(steps[-1]),
-        mean_step_s=float(steps.mean()),
-        total_s=float(prompt + (steps.sum() if count else 0.0)),
-    )
+
+    def at_point(batch: int, context: int, source: int | None) -> Generation:
+        point = replace(work, batch=batch, context=context, source=source)
+        prompt: Number = roofline(spec, replace(point, phase="prefill", new=None), device).floor_s
+        first, last, steps = step_floors(spec, replace(point, phase="decode", new=None), device, max(new - 1, 1))
+        total = float(prompt + (steps if new > 1 else 0.0))
+        return Generation(first_step_s=first, last_step_s=last, mean_step_s=steps / max(new - 1, 1), total_s=total)
+
+    found = each(at_point, work.batch, work.context, work.source)
+    return Generation(**{name: each(attrgetter(name), found) for name in Generation.__struct_fields__})
+
+
+def step_floors(spec: ModelSpec, step: Pass, device: Device, count: int) -> tuple[float, float, float]:
+    """Floors of the first, the last and all of `count` decode steps, the first at one token more than `step.context`."""
+    import numpy as np
+
+    last = step.context + count
+    kind: Any = np.int64 if fits_int64(spec, replace(step, context=last)) else object
+    floors: list[Any] = []
+    for start in range(step.context + 1, last + 1, AT_ONCE):
+        contexts = np.arange(start, min(start + AT_ONCE, last + 1), dtype=kind)
+        floors.append(np.broadcast_to(roofline(spec, replace(step, context=contexts), device).floor_s, contexts.shape))
+    return float(floors[0][0]), float(floors[-1][-1]), float(sum(part.sum() for part in floors))

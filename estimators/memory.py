@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import reduce
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -147,13 +147,14 @@ def fit(spec: ModelSpec, work: Pass, capacity_bytes: int, recipe: Recipe | None 
     """Compare a pass with a capacity; the inverse in the context is piecewise where layers have windows, so searched."""
     needed = memory(spec, work, recipe).total_bytes
 
-    def fits(**change: Any) -> bool:
-        return bool(memory(spec, replace(work, **change), recipe).total_bytes <= capacity_bytes)
+    def fits(batch: int, context: int, source: int | None) -> bool:
+        point = replace(work, batch=batch, context=context, source=source)
+        return bool(memory(spec, point, recipe).total_bytes <= capacity_bytes)
 
     return Fit(
         capacity_bytes=capacity_bytes,
         fits=needed <= capacity_bytes,
         left_bytes=capacity_bytes - needed,
-        largest_batch=each(lambda context: largest(lambda n: fits(batch=n, context=context), LARGEST_BATCH), work.context),
-        largest_context=each(lambda batch: largest(lambda n: fits(batch=batch, context=n), LARGEST_CONTEXT), work.batch),
+        largest_batch=each(lambda context, source: largest(lambda n: fits(n, context, source), LARGEST_BATCH), work.context, work.source),
+        largest_context=each(lambda batch, source: largest(lambda n: fits(batch, n, source), LARGEST_CONTEXT), work.batch, work.source),
     )

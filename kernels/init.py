@@ -13,7 +13,8 @@ class Drawer:
 
     def __init__(self, seed: int, device: torch.device) -> None:
         generator = torch.Generator(device=device).manual_seed(seed)
-        self.block = torch.randn(BLOCK, generator=generator, device=device)
+        once = torch.randn(BLOCK, generator=generator, device=device)
+        self.block = torch.cat([once, once])  # so that it can be read from any place
         self.offset, self.done = 0, set[int]()
 
     @torch.no_grad()
@@ -24,7 +25,7 @@ class Drawer:
         self.done.add(id(tensor))
         count = tensor.numel()
         self.offset = (self.offset + 10007) % BLOCK
-        numbers = (self.block.roll(self.offset)[:count] * spread + centre).to(tensor.dtype)
+        numbers = (self.block[self.offset : self.offset + min(count, BLOCK)] * spread + centre).to(tensor.dtype)
         flat, whole = tensor.view(-1), count // BLOCK * BLOCK
         if whole:
             flat[:whole].view(-1, BLOCK).copy_(numbers)

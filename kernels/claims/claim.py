@@ -9,7 +9,8 @@ from __future__ import annotations
 import inspect
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -126,7 +127,7 @@ def look(claim: Claim, **replaced: Any) -> Verdict:
 
 def once(claim: Claim, replaced: dict[str, Any]) -> Finding:
     """One try, from the same random numbers each time; the caller's are left as they were."""
-    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+    with torch.random.fork_rng(devices=[]), torch.enable_grad(), one_thread():
         torch.manual_seed(SEED)
         try:
             return claim.test(**replaced)
@@ -135,6 +136,17 @@ def once(claim: Claim, replaced: dict[str, Any]) -> Finding:
         except (TfmError, RuntimeError, ValueError, ArithmeticError, LookupError, TypeError) as error:
             note = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
             return Finding(predicted=None, observed=None, relation="is", error=None, ok=False, note=note)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread: tensors here are small, and a busy machine makes several threads wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 # --- comparing --------------------------------------------------------------------------------------------------------
@@ -181,7 +193,7 @@ def difference(wanted: Any, got: Any) -> float:
     >>> difference([1.0, 2.0], [1.0, 2.5])
     0.25
     """
-    a, b = (torch.as_tensor(x).detach().to(torch.float64) for x in (wanted, got))
+    a, b = (x.detach().double() if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64) for x in (wanted, got))
     if a.shape != b.shape or bool(b.isnan().any()):
         return math.inf
     return float((a - b).abs().max() / (float(a.abs().max()) or 1.0))

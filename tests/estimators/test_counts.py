@@ -49,7 +49,7 @@ def test_local_pairs(reach: int, span: int) -> None:
 
 
 @given(st.integers(1, 9), st.integers(1, 30), st.booleans())
-def test_blocks_are_cut_and_no_mask(size: int, span: int, square: bool) -> None:  # noqa: FBT001
+def test_blocks_are_cut_and_no_mask(size: int, span: int, square: bool) -> None:
     mask = Blocked(size=size)
     counted = sum(sees(mask, query, key) for query in range(span) for key in range(span))
     assert attended_pairs(mask, span, span, square=square) == counted

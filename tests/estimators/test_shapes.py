@@ -12,10 +12,12 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
-from tfm.estimators.ledger import ledger
+from tfm.estimators.layer_shapes import FLOWS
+from tfm.estimators.ledger import GENERATORS, ledger
+from tfm.estimators.raw_data import grid
 from tfm.estimators.rows import Row
 from tfm.estimators.shapes import shapes
-from tfm.estimators.tensors import Term, elements, sizes
+from tfm.estimators.tensors import ONE, Dim, Term, elements, sizes, symbols
 from tfm.estimators.work import Pass, Phase
 from tfm.presets import spec as s
 from tfm.presets.errors import TfmError
@@ -143,3 +145,118 @@ def test_configurations_agree_with_their_ledgers(config: dict[str, Any]) -> None
     for work in passes(spec):
         assert disagreements(spec, work) == []
         assert letters(shapes(spec, work)) == []
+
+
+# --- to the last shape ------------------------------------------------------------------------------------------------
+
+TRAINED = {
+    "encoder/ids": [2, 3],
+    "encoder/embedding/token": [2, 3, 8],
+    "encoder/embedding/sum": [2, 3, 8],
+    "encoder/attention/q": [2, 2, 3, 4],
+    "encoder/attention/k": [2, 2, 3, 4],
+    "encoder/attention/v": [2, 2, 3, 4],
+    "encoder/attention/scores": [2, 2, 3, 3],
+    "encoder/attention/values": [2, 2, 3, 4],
+    "encoder/attention/joined": [2, 3, 8],
+    "encoder/attention/o_proj": [2, 3, 8],
+    "encoder/feed_forward/up_proj": [2, 3, 16],
+    "encoder/feed_forward/down_proj": [2, 3, 8],
+    "encoder/output": [2, 3, 8],
+    "decoder/ids": [2, 4],
+    "decoder/attention/q": [2, 2, 4, 4],
+    "decoder/attention/k": [2, 2, 4, 4],
+    "decoder/attention/v": [2, 2, 4, 4],
+    "decoder/attention/masked_scores": [2, 2, 4, 4],
+    "decoder/cross_attention/q": [2, 2, 4, 4],
+    "decoder/cross_attention/k": [2, 2, 3, 4],
+    "decoder/cross_attention/v": [2, 2, 3, 4],
+    "decoder/cross_attention/scores": [2, 2, 4, 3],
+    "decoder/cross_attention/values": [2, 2, 4, 4],
+    "decoder/cross_attention/o_proj": [2, 4, 8],
+    "logits": [2, 4, 100],
+    "labels": [2, 4],
+    "loss": [],
+}
+
+
+def outputs(name: str, **fields: Any) -> dict[str, list[int]]:
+    return {term.path: sizes(term.output) for term in shapes(load_model(name), Pass(**fields))}
+
+
+def test_the_worked_example_in_training() -> None:
+    assert TRAINED.items() <= outputs("transformer-toy", phase="train", batch=2, source=3, context=4).items()
+
+
+@pytest.mark.parametrize("t", [0, 1, 7])
+def test_the_worked_example_step_by_step(t: int) -> None:
+    found = outputs("transformer-toy", phase="decode", batch=1, source=3, context=t + 1)
+    expected = {f"decoder/attention/{name}": [1, 2, 1, 4] for name in "qkv"}
+    expected |= {f"decoder/attention/{name}_cache": [1, 2, t + 1, 4] for name in "kv"}
+    expected |= {"decoder/attention/scores": [1, 2, 1, t + 1], "decoder/cross_attention/scores": [1, 2, 1, 3], "logits": [1, 1, 100]}
+    expected |= {f"decoder/cross_attention/{name}": [1, 2, 3, 4] for name in "kv"}
+    assert expected.items() <= found.items()
+    assert not [path for path in found if path.startswith(("encoder/", "decoder/cross_attention/k_proj"))]
+
+
+def test_letters_and_numbers_are_one() -> None:
+    terms = {term.path: term for term in shapes(load_model("llama-3-8b"), Pass(batch=2, context=9))}
+    assert symbols(terms["decoder/attention/scores"].output) == ["B", "N", "T", "S"]
+    assert symbols(terms["decoder/attention/k"].output) == ["B", "K", "T", "H"]
+    assert sizes(terms["decoder/attention/k"].output) == [2, 8, 9, 128]
+    step = {term.path: term for term in shapes(load_model("gpt-oss-20b"), Pass(phase="decode", context=300))}
+    assert symbols(step["decoder/sliding/attention/k_cache"].output) == ["B", "K", "W", "H"]
+    assert sizes(step["decoder/sliding/attention/scores"].output) == [1, 64, 1, 128]
+    assert sizes(step["decoder/global/attention/scores"].output) == [1, 64, 1, 300]
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "expected"),
+    [
+        pytest.param("bert-base", "pooler/dense", [3, 768], id="a pooler sees one position"),
+        pytest.param("vit-b-16", "vision/pixels", [3, 3, 224, 224], id="pixels"),
+        pytest.param("vit-b-16", "vision/embedding/joined", [3, 197, 768], id="patches behind a class token"),
+        pytest.param("whisper-large-v3", "encoder/frames", [3, 128, 3000], id="mel frames"),
+        pytest.param("whisper-large-v3", "encoder/output", [3, 1500, 1280], id="a stride halves them"),
+        pytest.param("mixtral-8x7b", "decoder/moe/experts/up_proj", [3 * 5 * 2, 14336], id="two experts a token"),
+    ],
+)
+def test_other_inputs(name: str, path: str, expected: list[int]) -> None:
+    assert outputs(name, batch=3, context=5)[path] == expected
+
+
+def test_every_kind_of_row_has_its_flow() -> None:
+    assert set(FLOWS) == {*GENERATORS, s.Chain}
+
+
+def test_sizes_multiply_with_their_letters() -> None:
+    assert Dim("N", 3) * Dim("H", 5) == Dim("N·H", 15)
+    assert Dim("R", 3) + Dim("r", 2) == Dim("R+r", 5)
+    assert Dim("B", 4) * ONE == Dim("B", 4)
+    assert grid(12, 2) == (3, 4)
+
+
+# --- the checks above can fail ------------------------------------------------------------------------------------------
+
+
+def test_a_row_without_tensors_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, flow = load_model("transformer-toy"), FLOWS[s.FeedForward]
+    monkeypatch.setitem(FLOWS, s.FeedForward, lambda here, mixer: here.left.pop("relu") and flow_without(here, mixer))
+    assert disagreements(spec, Pass(batch=2, context=4, source=3, full_attention=True)) == [
+        f"{stack}/feed_forward/relu has no tensors" for stack in ("encoder", "decoder")
+    ]
+    assert flow is not FLOWS[s.FeedForward]
+
+
+def flow_without(here: Any, mixer: s.FeedForward) -> Any:
+    here.linear("up_proj", here.lead, n="F")
+    return here.linear("down_proj", here.lead, Dim("F", mixer.d_ff))
+
+
+def test_a_wrong_split_into_heads_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = load_model("llama-3-8b")
+    flow = FLOWS[s.Attention]
+    monkeypatch.setitem(FLOWS, s.Attention, lambda here, mixer: flow(here, replace(mixer, heads=mixer.heads // 2)))
+    work = Pass(batch=2, context=9, full_attention=True)
+    assert any("scores" in line and "FLOPs" in line for line in disagreements(spec, work))
+    assert letters(shapes(spec, work)) != []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -13,10 +12,10 @@ import torch
 from tfm.estimators.flops import flops
 from tfm.estimators.kvcache import kvcache
 from tfm.estimators.ledger import ledger
+from tfm.estimators.params import params
 from tfm.estimators.work import Pass, Phase
 from tfm.kernels.counting import counted_buffers, counted_cache_bytes, counted_flops, counted_parameters, meta_model
 from tfm.kernels.cut import cut, kinds_of
-from tfm.kernels.inputs import grid
 from tfm.kernels.model import Model
 from tfm.presets.dtypes import DTYPES
 from tfm.presets.loader import load_model, model_names
@@ -55,8 +54,12 @@ def whole_or_cut(name: str) -> ModelSpec:
 
 def work_for(spec: ModelSpec, phase: Phase, **more: Any) -> Pass:
     """A pass longer than the windows of 128, within what the model has positions for; batch and lengths all different."""
-    source = None if any(stack.default_tokens for stack in spec.stacks) else 21
-    return Pass(phase=phase, batch=3, context=min(150, spec.main.max_positions or 150), source=source, **more)
+    return Pass(phase=phase, batch=3, context=min(150, spec.main.max_positions or 150), source=source_of(spec), **more)
+
+
+def source_of(spec: ModelSpec) -> int | None:
+    """A length that is not the context's, where the model does not fix one."""
+    return None if any(stack.default_tokens for stack in spec.stacks) else 21
 
 
 def predicted(spec: ModelSpec, work: Pass, field: str = "flops", per: str = "repeat") -> Counter[str]:
@@ -75,7 +78,7 @@ def test_parameters_of_the_whole_model_row_by_row(name: str) -> None:
     model = meta_model(spec)
     assert counted_parameters(model) == predicted(spec, Pass(context=1), "params", "copies")
     assert counted_buffers(model) == predicted(spec, Pass(context=1), "buffers", "copies")
-    assert sum(weight.numel() for weight in model.parameters()) == spec.total_params
+    assert sum(weight.numel() for weight in model.parameters()) == (spec.total_params or params(spec).total_params)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -105,7 +108,7 @@ def test_flops_of_training(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_bytes_of_the_cache(name: str, dtype: str) -> None:
     spec = load_model(name)
-    work = replace(work_for(spec, "decode", kv_dtype=DTYPES[dtype]), context=5000)
+    work = Pass(phase="decode", batch=3, context=5000, source=source_of(spec), kv_dtype=DTYPES[dtype])
     found = kvcache(spec, work)
     counted = counted_cache_bytes(meta_model(spec), work)
     assert counted == {"kv_bytes": found.kv_bytes, "cross_kv_bytes": found.cross_kv_bytes, "state_bytes": found.state_bytes}
@@ -204,13 +207,6 @@ def test_nothing_is_allocated_on_meta() -> None:
     model = meta_model(load_model("llama-3.1-405b"))
     assert isinstance(model, Model)
     assert {weight.device.type for weight in model.parameters()} == {"meta"}
-
-
-@pytest.mark.parametrize(
-    ("count", "dimensions", "expected"), [(196, 2, (14, 14)), (12, 2, (3, 4)), (7, 2, (1, 7)), (12, 3, (1, 3, 4)), (30, 1, (30,))]
-)
-def test_grid(count: int, dimensions: int, expected: tuple[int, ...]) -> None:
-    assert grid(count, dimensions) == expected
 
 
 def test_counting_leaves_no_gradients_switched_off() -> None:

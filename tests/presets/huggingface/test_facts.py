@@ -18,7 +18,7 @@ from tfm.presets.huggingface import read_config
 from tfm.presets.spec import ModelSpec
 
 FOLDER = Path(__file__).resolve().parents[2] / "data" / "oracle"
-SHORT, LONG = 8, 72  # contexts at which the facts' cache growth was read
+SHORT, LONG = 8, 2**20  # inside and beyond every window (the facts were read with windows cut short)
 COUNTS = ("total_params", "embedding_params", "lm_head_params", "active_params")
 Case = dict[str, Any]
 
@@ -69,8 +69,9 @@ def differences(case: Case) -> dict[str, Any]:
     count = params(spec)
     pairs = {key: (getattr(count, key), case[key]) for key in COUNTS if key in case}
     if "flops" in case:
-        algebra = case["flops"]["total"] - case["flops"]["implementation"]
-        pairs["flops"] = (total(ledger(spec, pass_of(case["flops"])), "flops"), algebra)
+        # Where the library computes a recurrence in chunks, its products say nothing of the algebra: neither side counts it.
+        rows = [row for row in ledger(spec, pass_of(case["flops"])) if not (row.op == "scan" and "chunked_scan" in case["flops"])]
+        pairs["flops"] = (total(rows, "flops"), case["flops"]["total"] - case["flops"]["implementation"])
     if "cache" in case:
         pairs["cache"] = (grown(spec), (case["cache"]["per_token"], case["cache"]["per_token_long"]))
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}

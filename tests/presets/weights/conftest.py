@@ -79,109 +79,107 @@ class Hub:
         self.url = ""
 
 
-def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
-    """The request handler of a hub."""
+class Handler(BaseHTTPRequestHandler):
+    """Answers as its hub says."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    hub: Hub
+    protocol_version = "HTTP/1.1"
 
-        def log_message(self, *arguments: object) -> None:
-            pass
+    def log_message(self, *arguments: object) -> None:
+        pass
 
-        def answer(self, status: int, body: bytes = b"", **headers: str) -> None:
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name.replace("_", "-"), value)
-            if "Content_Length" not in headers:
-                self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            if self.command != "HEAD":
-                try:
-                    self.wfile.write(body)
-                    hub.sent += len(body)
-                except OSError:
-                    self.close_connection = True
+    def answer(self, status: int, body: bytes = b"", **headers: str) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        if "Content_Length" not in headers:
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            try:
+                self.wfile.write(body)
+                self.hub.sent += len(body)
+            except OSError:
+                self.close_connection = True
 
-        def refuse(self, status: int, code: str) -> None:
-            self.answer(status, b"{}", X_Error_Code=code, X_Error_Message=code, Content_Type="application/json")
+    def refuse(self, status: int, code: str) -> None:
+        self.answer(status, b"{}", X_Error_Code=code, X_Error_Message=code, Content_Type="application/json")
 
-        def do_HEAD(self) -> None:
-            self.do_GET()
+    def do_HEAD(self) -> None:
+        self.do_GET()
 
-        def do_GET(self) -> None:
-            hub.seen.append((self.command, self.path, self.headers.get("Range"), self.headers.get("Authorization")))
-            if hub.manner == "stalls":
-                time.sleep(30)
-            steps = self.path.split("?")[0].strip("/").split("/")
-            api = steps[:2] == ["api", "models"]
-            repo = "/".join(steps[2:4] if api else steps[:2])
-            if repo in hub.renamed:
-                self.answer(307, Location=self.path.replace(repo, hub.renamed[repo]))
-            elif repo not in hub.files or (api and not hub.api):
-                self.refuse(401 if not api else 404, "RepoNotFound")
-            elif api:
-                self.list_files(repo, steps[5] if len(steps) > 5 else "main")
-            else:
-                self.file(repo, steps[3], "/".join(steps[4:]))
+    def do_GET(self) -> None:
+        self.hub.seen.append((self.command, self.path, self.headers.get("Range"), self.headers.get("Authorization")))
+        if self.hub.manner == "stalls":
+            time.sleep(30)
+        steps = self.path.split("?")[0].strip("/").split("/")
+        api = steps[:2] == ["api", "models"]
+        repo = "/".join(steps[2:4] if api else steps[:2])
+        if repo in self.hub.renamed:
+            self.answer(307, Location=self.path.replace(repo, self.hub.renamed[repo]))
+        elif repo not in self.hub.files or (api and not self.hub.api):
+            self.refuse(401 if not api else 404, "RepoNotFound")
+        elif api:
+            self.list_files(repo, steps[5] if len(steps) > 5 else "main")
+        else:
+            self.file(repo, steps[3], "/".join(steps[4:]))
 
-        def list_files(self, repo: str, revision: str) -> None:
-            if revision not in hub.revisions:
-                return self.refuse(404, "RevisionNotFound")
-            files = [{"rfilename": name, "size": len(data)} for name, data in hub.files[repo].items()]
-            body = json.dumps({"id": repo, "modelId": repo, "sha": SHA, "private": False, "tags": [], "siblings": files})
-            return self.answer(200, body.encode(), Content_Type="application/json")
+    def list_files(self, repo: str, revision: str) -> None:
+        if revision not in self.hub.revisions:
+            return self.refuse(404, "RevisionNotFound")
+        files = [{"rfilename": name, "size": len(data)} for name, data in self.hub.files[repo].items()]
+        body = json.dumps({"id": repo, "modelId": repo, "sha": SHA, "private": False, "tags": [], "siblings": files})
+        return self.answer(200, body.encode(), Content_Type="application/json")
 
-        def file(self, repo: str, revision: str, name: str) -> None:
-            if revision not in hub.revisions:
-                return self.refuse(404, "RevisionNotFound")
-            if name not in hub.files[repo]:
-                return self.refuse(404, "EntryNotFound")
-            if repo in hub.gated and self.headers.get("Authorization") != "Bearer hf_good":
-                return self.refuse(401, "GatedRepo")
-            data = hub.files[repo][name]
-            common = {"X_Repo_Commit": SHA, "ETag": f'"{hash(data) & 0xFFFFFFFF:08x}"', "Accept_Ranges": "bytes"}
-            asked = self.headers.get("Range")
-            if asked is None or hub.manner == "whole":
-                return self.answer(200, data, **common)
-            return self.part(data, asked, common)
+    def file(self, repo: str, revision: str, name: str) -> None:
+        if revision not in self.hub.revisions:
+            return self.refuse(404, "RevisionNotFound")
+        if name not in self.hub.files[repo]:
+            return self.refuse(404, "EntryNotFound")
+        if repo in self.hub.gated and self.headers.get("Authorization") != "Bearer hf_good":
+            return self.refuse(401, "GatedRepo")
+        data = self.hub.files[repo][name]
+        common = {"X_Repo_Commit": SHA, "ETag": f'"{hash(data) & 0xFFFFFFFF:08x}"', "Accept_Ranges": "bytes"}
+        asked = self.headers.get("Range")
+        if asked is None or self.hub.manner == "whole":
+            return self.answer(200, data, **common)
+        return self.part(data, asked, common)
 
-        def part(self, data: bytes, asked: str, common: dict[str, str]) -> None:
-            start, end = (int(n) for n in asked.removeprefix("bytes=").split("-"))
-            end = min(end + 1, len(data))
-            body, shown, total = data[start:end], f"{start}-{end - 1}", len(data)
-            if hub.manner == "shifted":
-                shown = f"{start + 1}-{end}"
-            elif hub.manner == "short":
-                body = body[: len(body) // 2]
-            elif hub.manner == "longer":
-                body += b"x" * 2**22
-            elif hub.manner == "huge":
-                total = 2**61
-            elif hub.manner == "drips":
-                return self.drip(body, shown, total, common)
-            return self.answer(206, body, Content_Range=f"bytes {shown}/{total}", **common)
+    def part(self, data: bytes, asked: str, common: dict[str, str]) -> None:
+        start, end = (int(n) for n in asked.removeprefix("bytes=").split("-"))
+        end = min(end + 1, len(data))
+        body, shown, total = data[start:end], f"{start}-{end - 1}", len(data)
+        if self.hub.manner == "shifted":
+            shown = f"{start + 1}-{end}"
+        elif self.hub.manner == "short":
+            body = body[: len(body) // 2]
+        elif self.hub.manner == "longer":
+            body += b"x" * 2**22
+        elif self.hub.manner == "huge":
+            total = 2**61
+        elif self.hub.manner == "drips":
+            return self.drip(body, shown, total, common)
+        return self.answer(206, body, Content_Range=f"bytes {shown}/{total}", **common)
 
-        def drip(self, body: bytes, shown: str, total: int, common: dict[str, str]) -> None:
-            self.send_response(206)
-            for name, value in {**common, "Content_Range": f"bytes {shown}/{total}", "Content_Length": str(len(body))}.items():
-                self.send_header(name.replace("_", "-"), value)
-            self.end_headers()
-            for index in range(len(body)):
-                try:
-                    self.wfile.write(body[index : index + 1])
-                    time.sleep(0.2)
-                except OSError:
-                    self.close_connection = True
-                    return
-
-    return Handler
+    def drip(self, body: bytes, shown: str, total: int, common: dict[str, str]) -> None:
+        self.send_response(206)
+        for name, value in {**common, "Content_Range": f"bytes {shown}/{total}", "Content_Length": str(len(body))}.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        for index in range(len(body)):
+            try:
+                self.wfile.write(body[index : index + 1])
+                time.sleep(0.2)
+            except OSError:
+                self.close_connection = True
+                return
 
 
 @pytest.fixture
 def hub() -> Iterator[Hub]:
     """A Hub on this machine, with one LLaMA in it."""
     made = Hub()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler(made))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"hub": made}))
     server.daemon_threads = True
     made.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import struct
 import time
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +53,7 @@ def test_a_plain_mirror_without_lists_will_do(hub: Any, ask: Any) -> None:
     assert found["result"]["weight_bytes"] == 2 * PARAMS
 
 
-def test_shards_by_their_index(hub: Any, ask: Any) -> None:
+def test_shards_by_their_index(hub: Any, ask: Any, tmp_path: Path) -> None:
     files = hub.files["owner/llama"]
     data = files.pop("model.safetensors")
     length = int.from_bytes(data[:8], "little")
@@ -60,9 +62,54 @@ def test_shards_by_their_index(hub: Any, ask: Any) -> None:
     files["model.safetensors.index.json"] = json.dumps({"metadata": {}, "weight_map": dict.fromkeys(names, "a.safetensors")}).encode()
     assert ask("memory", "owner/llama")[1]["result"]["weight_bytes"] == 2 * PARAMS
     files["model.safetensors.index.json"] = json.dumps({"weight_map": dict.fromkeys(names, "b.safetensors")}).encode()
-    status, _, error = ask("memory", "owner/llama", HF_HOME=str(Path("elsewhere").absolute()))
+    status, _, error = ask("memory", "owner/llama", HF_HOME=str(tmp_path / "other"))
     assert (status, error.count("\n")) == (1, 1)
     assert "b.safetensors" in error
+
+
+def gguf_file(tokens: int) -> tuple[bytes, int]:
+    """(a small llama in F32 with so many tokens in its header, parameters)."""
+    numbers = {"embedding_length": 32, "block_count": 1, "feed_forward_length": 64, "context_length": 64}
+    numbers |= {"attention.head_count": 4, "attention.head_count_kv": 2}
+    shapes: dict[str, tuple[int, ...]] = {"token_embd": (96, 32), "output_norm": (32,), "blk.0.attn_norm": (32,), "blk.0.ffn_norm": (32,)}
+    shapes |= {f"blk.0.attn_{name}": (rows, 32) for name, rows in (("q", 32), ("k", 16), ("v", 16), ("output", 32))}
+    shapes |= {"blk.0.ffn_gate": (64, 32), "blk.0.ffn_up": (64, 32), "blk.0.ffn_down": (32, 64)}
+    keys = [text("general.architecture") + struct.pack("<I", 8) + text("llama")]
+    keys += [text(f"llama.{key}") + struct.pack("<II", 4, value) for key, value in numbers.items()]
+    keys.append(text("tokenizer.ggml.tokens") + struct.pack("<IIQ", 9, 8, tokens) + text("token") * tokens)
+    made, at = b"GGUF" + struct.pack("<IQQ", 3, len(shapes), len(keys)) + b"".join(keys), 0
+    for name, shape in shapes.items():
+        made += text(f"{name}.weight") + struct.pack(f"<I{len(shape)}QIQ", len(shape), *reversed(shape), 0, at)
+        at += 4 * prod(shape)
+    return made + bytes(-len(made) % 32) + bytes(at), at // 4
+
+
+def text(value: str) -> bytes:
+    return struct.pack("<Q", len(value)) + value.encode()
+
+
+def test_a_gguf_file_in_a_repository(hub: Any, ask: Any) -> None:
+    """Its header is longer than one part: the vocabulary comes before the tensors."""
+    pytest.importorskip("gguf")
+    hub.files["owner/ggufs"] = dict.fromkeys(("f32.gguf", "sub/f32.gguf"), gguf_file(40_000)[0])
+    for name in hub.files["owner/ggufs"]:
+        status, found, error = ask("latency", f"owner/ggufs:{name}", "--hardware", "rtx-4090")
+        assert (status, error) == (0, "")
+        assert found["result"]["weight_read_bytes"] == 4 * gguf_file(1)[1]
+        assert found["inputs"]["weight_dtype"] == "stored"
+
+
+def test_a_server_that_drips_is_left(hub: Any, run_python: Any) -> None:
+    """A byte every fifth of a second is no stall to a client; the deadline is."""
+    hub.manner = "drips"
+    code = (
+        "import sys, huggingface_hub as h; from tfm.presets.weights.remote import *; "
+        "RangeSource(sys.argv[1], {}, name='it', session=h.get_session(), deadline=Deadline(2.0))"
+    )
+    begin = time.monotonic()
+    done = run_python("-c", code, f"{hub.url}/owner/llama/resolve/main/model.safetensors", env={"HF_HUB_OFFLINE": "0"})
+    assert "the server sends too slowly" in done.stderr
+    assert time.monotonic() - begin < 15
 
 
 def test_a_revision(hub: Any, ask: Any) -> None:
@@ -99,7 +146,11 @@ def test_a_renamed_model_says_its_new_id(hub: Any, ask: Any) -> None:
     ],
 )
 def test_one_line_of_what_is_wrong(hub: Any, ask: Any, name: str, said: str) -> None:
-    hub.files |= {"owner/ggufs": {"q4.gguf": b""}, "owner/empty": {"x.txt": b""}, "owner/broken": {"config.json": b'{"model_type": "llmaa"}'}}
+    hub.files |= {
+        "owner/ggufs": {"q4.gguf": b""},
+        "owner/empty": {"x.txt": b""},
+        "owner/broken": {"config.json": b'{"model_type": "llmaa"}'},
+    }
     status, _, error = ask("params", name)
     assert (status, error.count("\n")) == (1, 1), error
     assert said in error

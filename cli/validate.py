@@ -1,0 +1,159 @@
+"""`tfm validate`: the counts against PyTorch's own counters, the times against the clock."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..presets.errors import UnknownNameError, UsageError
+from . import options as o
+from .bench import OneDtype, Seconds, Threads
+from .bench_passes import Layers
+
+if TYPE_CHECKING:
+    from ..estimators.work import Phase
+    from ..kernels.validation import Finding
+    from ..presets.spec import ModelSpec
+    from .output import Answer
+
+Only = Annotated[str | None, typer.Option("--only", help="counts (seconds, whatever the size of the model) or times.")]
+Phases = Annotated[str, typer.Option("--phase", help="prefill, decode, train (counts only); a comma takes several.")]
+PHASES = ("prefill", "decode", "train")
+PARTS = ("counts", "times")
+
+
+def validate(
+    model: o.Model,
+    only: Only = None,
+    phase: Phases = "prefill,decode",
+    batch: Annotated[str | None, typer.Option("--batch", help="Sequences; 2 for counts, 1 for times.")] = None,
+    ctx: Annotated[str | None, typer.Option("--ctx", "--tgt", help="Tokens attended; what suits the model if not given.")] = None,
+    gqa: o.Gqa = None,
+    dtype: OneDtype = "bf16",
+    layers: Layers = "auto",
+    threads: Threads = None,
+    seconds: Seconds = "10s",
+    presets: o.Presets = None,
+    lenient: o.Lenient = False,
+    as_json: o.Json = False,
+    as_csv: o.Csv = False,
+    as_markdown: o.Markdown = False,
+) -> None:
+    r"""Predicted beside observed: parameters, FLOPs and cache bytes of real modules, decode and prefill on the clock.
+
+    Exit 3 where a count differs at all or a time is below its floor; a time outside its expected interval is noted.
+
+    \b
+    Examples:
+      tfm validate gpt-2 --only counts
+      tfm validate llama-7b --only counts --phase decode --ctx 1k --json
+    """
+    from .bench_passes import chosen
+    from .measuring import Progress, need_torch, setting_for
+    from .output import emit, one_format
+    from .units import parse_int, parse_tokens
+
+    one_format(as_json=as_json, as_csv=as_csv, as_markdown=as_markdown)
+    if model == "claims":
+        raise UsageError("`tfm validate claims` is reserved for the claims of the articles and not there yet; give a model")
+    need_torch()
+    phases, parts = read_phases(phase), read_parts(only)
+    spec = chosen(model, gqa, presets, lenient=lenient)
+    sizes = {"batch": batch and parse_int(batch, name="--batch"), "context": ctx and parse_tokens(ctx, name="--ctx")}
+    given = {name: size for name, size in sizes.items() if size}
+    progress = Progress()
+    found: list[Finding] = []
+    if "counts" in parts:
+        from ..kernels.validation import validate_counts
+
+        found += validate_counts(spec, phases=phases, **given)
+    if "times" in parts:
+        from ..kernels.benchmarks.setting import torch_dtype
+        from ..kernels.validation import validate_times
+
+        setting = setting_for(threads, seconds, progress)
+        found += validate_times(spec, phases=phases, dtype=torch_dtype(dtype), layers=layers, setting=setting, **given)
+    progress.done()
+    emit(answer(spec, found, only), as_json=as_json, as_csv=as_csv, as_markdown=as_markdown)
+    if not passed(found):
+        raise typer.Exit(3)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(validate)
+
+
+def read_phases(text: str) -> tuple[Phase, ...]:
+    """The phases asked for; raises UnknownNameError."""
+    from .units import parse_list
+
+    chosen = parse_list(text, str.strip, name="--phase")
+    for name in chosen:
+        if name not in PHASES:
+            raise UnknownNameError("phase", name, PHASES, f"Allowed: {', '.join(PHASES)}.")
+    return chosen  # type: ignore[return-value]
+
+
+def read_parts(only: str | None) -> tuple[str, ...]:
+    """What is to be validated; raises UnknownNameError."""
+    if only is None:
+        return PARTS
+    if only not in PARTS:
+        raise UnknownNameError("part", only, PARTS, f"--only takes {' or '.join(PARTS)}.")
+    return (only,)
+
+
+def passed(found: list[Finding]) -> bool:
+    """Whether every count is equal and no time is below its floor; an expected time that is missed is a note, no failure."""
+    return all(row.ok is not False for row in found if row.quantity != "expected_s")
+
+
+def answer(spec: ModelSpec, found: list[Finding], only: str | None) -> Answer:
+    """All rows."""
+    from .output import Answer
+    from .quantities import Kind, Quantity, kind_of
+    from .tables import Column, Table
+
+    rows = [row.figures() for row in found]
+
+    def shown(row: Finding, value: float | None) -> Quantity:
+        return Quantity(value, Kind.EXACT if row.counts else kind_of(row.quantity, [value]))
+
+    cells = tuple(
+        (row.name, row.quantity, shown(row, row.predicted), shown(row, row.observed), row.error, "-" if row.ok is None else "ok" if row.ok else "DIFFERS")
+        for row in found
+    )
+    columns = (
+        Column("name", Kind.TEXT), Column("quantity", Kind.TEXT), Column("predicted", Kind.MIXED), Column("observed", Kind.MIXED),
+        Column("error", Kind.RATIO), Column("ok", Kind.TEXT),
+    )  # fmt: skip
+    notes = tuple(
+        f"{row.name}: took {row.observed:.4g} s where {row.predicted:.4g} s were expected, outside the interval; see docs/measuring.md, 'expected times'"
+        for row in found
+        if row.quantity == "expected_s" and row.ok is False
+    )
+    return Answer(
+        command="validate",
+        inputs={"model": spec.name, "only": only},
+        assumptions=assumptions(found),
+        result={"rows": rows, "ok": passed(found)},
+        tables=(Table(f"{spec.title or spec.name}: predicted and observed", columns, cells),),
+        notes=notes,
+    )
+
+
+def assumptions(found: list[Finding]) -> tuple[str, ...]:
+    """What was compared with what."""
+    lines = []
+    if any(row.counts for row in found):
+        lines += [
+            "counts are of the whole model as PyTorch modules on the `meta` device; FLOPs by torch.utils.flop_counter",
+            "PyTorch's counter takes the full square of attention, so the prediction does here too (--full-attention elsewhere)",
+        ]
+    if any(not row.counts for row in found):
+        lines.append("times are of real modules with random weights; the floor is from the bandwidth measured in the same run")
+        if not any(row.quantity == "expected_s" for row in found):
+            lines.append("no expected time: run `tfm calibrate` once")
+    return tuple(lines)
