@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:  # what a type checker and an editor see; the table below is what runs, a test holds them equal
-    from .api import device, flops, kvcache, latency, ledger, memory, model, params, weights
+    from .api import device, dtype, flops, kvcache, latency, ledger, memory, model, params, weights
     from .estimators.memory import Recipe
     from .estimators.rows import Row
     from .estimators.work import Pass
@@ -34,6 +34,7 @@ __all__ = [
     "UsageError",
     "__version__",
     "device",
+    "dtype",
     "flops",
     "kvcache",
     "latency",
@@ -57,6 +58,7 @@ _HOME = {  # public name -> the module that defines it
     "UnreadableError": "presets.errors",
     "UsageError": "presets.errors",
     "device": "api",
+    "dtype": "api",
     "flops": "api",
     "kvcache": "api",
     "latency": "api",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .estimators.rows import Row
     from .estimators.work import Pass
     from .presets.device import Device
+    from .presets.dtypes import Dtype
     from .presets.spec import ModelSpec
     from .presets.weights.stored import StoredWeights
 
@@ -38,6 +39,13 @@ def device(name: str | Device) -> Device:
     from .presets.device import load_device
 
     return load_device(name) if isinstance(name, str) else name
+
+
+def dtype(name: str) -> Dtype:
+    """The number format called `name`: bf16, int4, q8_0 ... Raises UnknownNameError."""
+    from .presets.dtypes import get_dtype
+
+    return get_dtype(name)
 
 
 def work(given: Pass | None, **fields: object) -> Pass:
