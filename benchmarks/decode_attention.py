@@ -16,9 +16,11 @@ import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from tfm.kernels import grouped
 from tfm.kernels.attention import attend, backend_that_ran
@@ -56,21 +58,25 @@ class Shape:
 
 def kernels(shape: Shape, q: Tensor) -> dict[str, Callable[[Cache], object]]:
     """The kernels of tfm and the other ways to read each byte once, all over keys and values [B,K,S,D]."""
-    found: dict[str, Callable[[Cache], object]] = {
-        f"{impl}": lambda kv, impl=impl: attend(q, *kv, impl=impl, causal=True) for impl in ("sdpa", "eager", "tiled", "grouped")
-    }
+    heads = q.view(shape.batch, shape.kv_heads, shape.rows, shape.width)
+    found: dict[str, Callable[[Cache], object]] = {impl: partial(attend_cache, q, impl) for impl in ("sdpa", "eager", "tiled", "grouped")}
+    found["grouped, cache [B,S,K,D]"] = lambda kv: attend_cache(q, "grouped", (as_tokens_first(kv[0]), as_tokens_first(kv[1])))
+    found["SDPA on folded heads"] = lambda kv: F.scaled_dot_product_attention(heads, *kv)
     for parts in (2, 8):
-        found[f"grouped, context in {parts} parts"] = lambda kv, parts=parts: in_parts(q, kv, parts, shape)
-    found["grouped, cache [B,S,K,D]"] = lambda kv: attend(q, *(as_tokens_first(x) for x in kv), impl="grouped", causal=True)
-    found["two bmm"] = lambda kv: products(q, kv, shape)
+        found[f"SDPA folded, {parts} parts of the context"] = partial(in_parts, heads, parts)
+    found["two bmm"] = partial(products, q, shape)
     for block in (128, 1024):
-        found[f"two bmm over blocks of {block}"] = lambda kv, block=block: blocks(q, kv, shape, block)
+        found[f"two bmm over blocks of {block}"] = partial(blocks, q, shape, block)
     return found
 
 
-def in_parts(q: Tensor, kv: Cache, parts: int, shape: Shape) -> Tensor:
+def attend_cache(q: Tensor, impl: str, kv: Cache) -> Tensor:
+    """A kernel of tfm."""
+    return attend(q, *kv, impl=impl, causal=True)
+
+
+def in_parts(heads: Tensor, parts: int, kv: Cache) -> Tensor:
     """Flash-decoding: the context in parts, joined by their log-sum-exp."""
-    heads = q.view(shape.batch, shape.kv_heads, shape.rows, shape.width)
     return grouped._in_parts(heads, *kv, None, None, parts)[0]
 
 
@@ -80,7 +86,7 @@ def as_tokens_first(x: Tensor) -> Tensor:
     return x.view(B, S, K, D).transpose(1, 2)
 
 
-def products(q: Tensor, kv: Cache, shape: Shape) -> Tensor:
+def products(q: Tensor, shape: Shape, kv: Cache) -> Tensor:
     """Scores, softmax and weighted values as whole tensors, one batched product each."""
     k, v = (x.flatten(0, 1) for x in kv)
     rows = q.view(-1, shape.rows, shape.width)
@@ -88,11 +94,11 @@ def products(q: Tensor, kv: Cache, shape: Shape) -> Tensor:
     return torch.bmm(scores.to(q.dtype), v).view_as(q)
 
 
-def blocks(q: Tensor, kv: Cache, shape: Shape, block: int) -> Tensor:
+def blocks(q: Tensor, shape: Shape, block: int, kv: Cache) -> Tensor:
     """The same with `block` tokens a batch entry: small products that stay in the cache."""
     heads, count = shape.batch * shape.kv_heads, shape.context // block
     k, v = (x.view(heads * count, block, shape.width) for x in kv)
-    rows = (q.view(heads, 1, shape.rows, shape.width) * shape.width**-0.5).expand(-1, count, -1, -1).reshape(heads * count, shape.rows, -1)
+    rows = (q.view(heads, 1, shape.rows, shape.width) * shape.width**-0.5).expand(-1, count, -1, -1).flatten(0, 1)
     scores = torch.bmm(rows, k.transpose(1, 2)).view(heads, count, shape.rows, block).float()
     weights = torch.exp(scores - scores.amax(dim=(1, 3), keepdim=True))
     parts = torch.bmm(weights.to(q.dtype).view(heads * count, shape.rows, block), v).view(heads, count, shape.rows, -1)
@@ -118,7 +124,8 @@ def measured(shape: Shape, rounds: int, *, cpu_time: bool) -> dict[str, Sample]:
     caches = [(random_tensor(size, shape.dtype, CPU), random_tensor(size, shape.dtype, CPU)) for _ in range(copies)]
     plain = [(random_tensor((shape.cache_bytes // 4,), torch.float32, CPU),) * 2 for _ in range(copies)]
     q = random_tensor((shape.batch, shape.heads, 1, shape.width), shape.dtype, CPU)
-    calls = {name: rotated(fn, plain) for name, fn in probes(shape).items()} | {name: rotated(fn, caches) for name, fn in kernels(shape, q).items()}
+    calls = {name: rotated(fn, plain) for name, fn in probes(shape).items()}
+    calls |= {name: rotated(fn, caches) for name, fn in kernels(shape, q).items()}
     clock = time.process_time if cpu_time else time.perf_counter
     stopping = Stopping(min_samples=rounds, min_seconds=0, max_seconds=120, target_spread=1e9)
     with torch.inference_mode():
@@ -140,14 +147,20 @@ def report(shape: Shape, rounds: int) -> None:
     speed = rates(shape, samples)
     best = max(speed, key=lambda name: speed[name])
     moved = 2 if best == "copy" else 1
-    print(f"{'':34}{'median ms':>10}{'p20':>8}{'p80':>8}{'GB/s':>7}{'of best':>9}{'x sdpa':>8}{'cpu of mv':>11}")
+    print(f"{'':38}{'median ms':>10}{'p20':>8}{'p80':>8}{'GB/s':>7}{'of best':>9}{'x sdpa':>8}{'cpu of mv':>11}")
     for name, sample in samples.items():
         rate = speed.get(name, shape.cache_bytes / sample.median_s)
         share = (2 if name == "copy" else 1) / moved / paired_ratio(sample, samples[best])
-        line = f"{name:34}{1e3 * sample.median_s:>10.2f}{1e3 * sample.p20_s:>8.2f}{1e3 * sample.p80_s:>8.2f}{rate / 1e9:>7.2f}{share:>9.2f}"
+        line = f"{name:38}{1e3 * sample.median_s:>10.2f}{1e3 * sample.p20_s:>8.2f}{1e3 * sample.p80_s:>8.2f}{rate / 1e9:>7.2f}{share:>9.2f}"
         faster = "" if name in PROBES else f"{paired_ratio(samples['sdpa'], sample):.2f}"
         print(f"{line}{faster:>8}{1 / paired_ratio(alone[name], alone['mv']):>11.2f}", flush=True)
     print(f"best probe: {best}, {speed[best] / 1e9:.1f} GB/s; spread of grouped {samples['grouped'].spread:.0%}, {rounds} rounds")
+
+
+def backends(shape: Shape) -> list[str]:
+    """What SDPA and the grouped kernel run for this shape."""
+    q, k = (torch.zeros(1, n, t, shape.width, dtype=shape.dtype) for n, t in ((shape.heads, 1), (shape.kv_heads, shape.context)))
+    return [backend_that_ran(q, k, k, impl=impl, rules=Rules(causal=True)) for impl in ("sdpa", "grouped")]
 
 
 def main() -> None:
@@ -160,10 +173,12 @@ def main() -> None:
     shape = Shape(
         batch=given.batch, heads=given.heads, kv_heads=given.kv_heads, width=given.head_dim, context=given.ctx, dtype=DTYPES[given.dtype]
     )
-    print(f"decode attention {given.dtype}, batch {shape.batch}, {shape.heads} query / {shape.kv_heads} KV heads x {shape.width}, context {shape.context}")
-    print(f"PyTorch {torch.__version__}, {torch.get_num_threads()} threads, {platform.machine()} {torch.backends.cpu.get_cpu_capability()}, cache {shape.cache_bytes / GIB:.3f} GiB, last-level cache {last_level_cache_bytes() / 2**20:.0f} MiB")
-    tiny = (torch.rand(1, shape.heads, 1, shape.width), torch.rand(1, shape.kv_heads, 8, shape.width), torch.rand(1, shape.kv_heads, 8, shape.width))
-    print("backends:", "; ".join(backend_that_ran(*(x.to(shape.dtype) for x in tiny), impl=impl, rules=Rules(causal=True)) for impl in ("sdpa", "grouped")))
+    heads = f"{shape.heads} query / {shape.kv_heads} KV heads x {shape.width}"
+    print(f"decode attention {given.dtype}, batch {shape.batch}, {heads}, context {shape.context}")
+    machine = f"{torch.get_num_threads()} threads, {platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+    sizes = f"cache {shape.cache_bytes / GIB:.3f} GiB, last-level cache {last_level_cache_bytes() / 2**20:.0f} MiB"
+    print(f"PyTorch {torch.__version__}, {machine}, {sizes}")
+    print("backends:", "; ".join(backends(shape)))
     report(shape, given.rounds)
 
 

@@ -74,13 +74,13 @@ def gguf_seeds() -> list[bytes]:
     """Headers of a llama, a sparse one and a mamba."""
     common = {"embedding_length": 32, "block_count": 1, "feed_forward_length": 64, "context_length": 64}
     heads = {"attention.head_count": 4, "attention.head_count_kv": 2}
-    blocks = {
+    blocks: dict[str, tuple[int, ...]] = {
         "blk.0.attn_q.weight": (32, 32),
         "blk.0.attn_k.weight": (16, 32),
         "blk.0.ffn_up.weight": (64, 32),
         "blk.0.attn_norm.weight": (32,),
     }
-    table = {"token_embd.weight": (96, 32)}
+    table: dict[str, tuple[int, ...]] = {"token_embd.weight": (96, 32)}
     experts = {"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 32}
     state = {"ssm.inner_size": 64, "ssm.state_size": 8, "ssm.conv_kernel": 4, "ssm.time_step_rank": 2}
     return [

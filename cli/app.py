@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -42,12 +43,19 @@ def run(args: list[str] | None = None) -> int:
     """Run one command and return its exit code; no traceback ever reaches a user."""
     try:
         code = app(args=args, standalone_mode=False)
-        sys.stdout.flush()
+        _flush()
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last stop before the user
         return _trouble(error)
     if code == 130:  # the parser has caught the interrupt
         return _fail("interrupted", 130)
     return code if isinstance(code, int) else 0
+
+
+def _flush() -> None:
+    """Everything out; OSError where there is no room for it, or no stdout at all (`>&-`)."""
+    if sys.stdout is None:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF), "stdout")
+    sys.stdout.flush()
 
 
 def _trouble(error: BaseException) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,7 +26,9 @@ Tokens = Annotated[str, typer.Option("--tokens", help="Query tokens, the last of
 Heads = Annotated[str, typer.Option("--heads", help="Query heads.")]
 KvHeads = Annotated[str, typer.Option("--kv-heads", help="Key/value heads; must divide the query heads.")]
 HeadDim = Annotated[str, typer.Option("--head-dim", help="Width of a head.")]
-Ctx = Annotated[str | None, typer.Option("--ctx", "--tgt", help="Tokens attended, the new one included (32k = 32768); a comma makes a table.")]
+Ctx = Annotated[
+    str | None, typer.Option("--ctx", "--tgt", help="Tokens attended, the new one included (32k = 32768); a comma makes a table.")
+]
 
 bench_app = typer.Typer(
     name="bench",
@@ -103,7 +106,7 @@ def gemm(
 
     need_torch()
     asked = {"m": m, "k": k, "n": n}
-    sizes = [parse_list(text, lambda part, name=name: parse_int(part, name=f"--{name}"), name=f"--{name}") for name, text in asked.items()]
+    sizes = [parse_list(text, partial(parse_int, name=f"--{name}"), name=f"--{name}") for name, text in asked.items()]
     dtypes = dtype_list(dtype)
 
     def lines(setting: Setting) -> Iterator[Record]:
@@ -157,10 +160,9 @@ def attention(
 
     need_torch()
     axes = {"batch": batch, "context": ctx or "4k", "tokens": tokens, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
-    read = {"context": parse_tokens, "tokens": parse_tokens}
     options = {name: "--" + {"context": "ctx"}.get(name, name).replace("_", "-") for name in axes}
     points = [
-        parse_list(text, lambda part, name=name: read.get(name, parse_int)(part, name=options[name]), name=options[name])
+        parse_list(text, partial(parse_tokens if name in ("context", "tokens") else parse_int, name=options[name]), name=options[name])
         for name, text in axes.items()
     ]
     dtypes = dtype_list(dtype)

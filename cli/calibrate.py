@@ -65,11 +65,12 @@ def answer(found: Calibration, path: Path) -> Answer:
         "launch_s": found.launch_s,
         "correction": corrections(found),
     }
-    noisy = [point.spread for point in (*found.products, *found.attended) if point.spread > 0.2]
-    notes = ()
-    if len(noisy) > len(found.products) // 4:
+    spreads = [product.spread for product in found.products] + [point.spread for point in found.attended]
+    noisy = [spread for spread in spreads if spread > 0.2]
+    notes: tuple[str, ...] = ()
+    if len(noisy) > len(spreads) // 4:
         notes = (
-            f"{len(noisy)} of {len(found.products) + len(found.attended)} points spread by more than 20 %: something else uses this "
+            f"{len(noisy)} of {len(spreads)} points spread by more than 20 %: something else uses this "
             "machine. Close it and calibrate again; see docs/measuring.md, 'busy machine'",
         )
     return Answer(
@@ -107,7 +108,16 @@ def tables(found: Calibration, path: Path) -> tuple[Table, ...]:
         for line in found.products
     )
     checks = tuple(
-        (line.phase, line.dtype, line.model, line.batch, line.context, line.predicted_s, line.measured_s, line.measured_s / line.predicted_s)
+        (
+            line.phase,
+            line.dtype,
+            line.model,
+            line.batch,
+            line.context,
+            line.predicted_s,
+            line.measured_s,
+            line.measured_s / line.predicted_s,
+        )
         for line in found.checks
     )
     return (

@@ -11,7 +11,10 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 # In the order in which --help lists them; each is a module of this folder with a function `register`.
-NAMES = ("params", "flops", "kvcache", "memory", "latency", "shapes", "layers", "models", "hardware", "show", "bench", "calibrate", "validate", "doctor")
+NAMES = (
+    "params", "flops", "kvcache", "memory", "latency", "shapes", "layers", "bench", "calibrate", "validate", "models", "hardware", "show",
+    "doctor",
+)  # fmt: skip
 
 
 class Commands(MutableMapping[str, Any]):

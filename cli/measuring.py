@@ -47,6 +47,7 @@ class Progress:
         self.on = sys.stderr.isatty()
 
     def __call__(self, text: str) -> None:
+        """Say it."""
         if self.on:
             typer.echo(f"\r\x1b[K{text[:100]}", err=True, nl=False)
 
@@ -151,7 +152,9 @@ def assumptions(rows: Sequence[Mapping[str, object]]) -> tuple[str, ...]:
         timed, whole = last["layers_timed"], last["layers_total"]
         lines.append(f"{timed} of {whole} layers timed" + (", scaled to the whole model (--layers all runs it)" if timed != whole else ""))
     if all(row["expected_s"] is None for row in rows) and "layers_timed" in last:
-        lines.append("expected time: run `tfm calibrate` once" if last["weight_dtype"] == last["dtype"] else "expected time: not calibrated for it")
+        lines.append(
+            "expected time: run `tfm calibrate` once" if last["weight_dtype"] == last["dtype"] else "expected time: not calibrated for it"
+        )
     return tuple(lines)
 
 
@@ -181,7 +184,11 @@ def tables(bench: Bench, rows: list[dict[str, object]]) -> tuple[Table, ...]:
     kinds = {"backend": Kind.TEXT, "verdict": Kind.TEXT, "of_bandwidth": Kind.RATIO, "of_bound": Kind.RATIO, "samples": Kind.EXACT}
     kinds |= {"bytes_per_s": Kind.BYTES_PER_S, "flops_per_s": Kind.FLOPS_PER_S}
     return tuple(
-        Table(heading, (*labels, *(Column(name, kinds.get(name, Kind.SECONDS)) for name in names if any(row.get(name) is not None for row in rows))), tuple(rows))
+        Table(
+            heading,
+            (*labels, *(Column(name, kinds.get(name, Kind.SECONDS)) for name in names if any(row.get(name) is not None for row in rows))),
+            tuple(rows),
+        )
         for heading, names in ((title, TIMES), ("", RATES))
     )
 
@@ -191,7 +198,19 @@ def one_table(row: Mapping[str, object], title: str) -> Table:
     from .quantities import Quantity, header_of, kind_of
     from .tables import card
 
-    shown = ("dtype", "weight_dtype", "layers_timed", "layers_total", *TIMES, "expected_low_s", "expected_high_s", "flops", "bytes", "bandwidth_bytes_per_s", *RATES)
+    shown = (
+        "dtype",
+        "weight_dtype",
+        "layers_timed",
+        "layers_total",
+        *TIMES,
+        "expected_low_s",
+        "expected_high_s",
+        "flops",
+        "bytes",
+        "bandwidth_bytes_per_s",
+        *RATES,
+    )
     return card(title, [(header_of(name), Quantity(row[name], kind_of(name, [row[name]]))) for name in shown if row.get(name) is not None])
 
 
@@ -214,4 +233,12 @@ def plot(bench: Bench, rows: Sequence[Mapping[str, object]]) -> str:
     forms = {"median_s": format_seconds, "bytes_per_s": format_rate_bytes, "flops_per_s": format_flops_rate}
     y_format = forms.get(bench.y, lambda _: UNKNOWN)
     x_format = format_bytes if axis == "size_bytes" else lambda value: f"{value:.0f}"
-    return "\n" + plot_lines(series, axis, bench.y.removesuffix("_s").replace("_per", "/s"), log_x=True, log_y=bench.y == "median_s", x_format=x_format, y_format=y_format)
+    return "\n" + plot_lines(
+        series,
+        axis,
+        bench.y.removesuffix("_s").replace("_per", "/s"),
+        log_x=True,
+        log_y=bench.y == "median_s",
+        x_format=x_format,
+        y_format=y_format,
+    )

@@ -33,19 +33,22 @@ def register(app: typer.Typer) -> None:
 
 def listed(presets: str | None) -> Answer:
     """Every preset with its parameters and aliases."""
-    from pathlib import Path
-
     from ..estimators.params import params
-    from ..presets.loader import load_model, model_aliases, model_names
+    from ..presets.errors import TfmError
+    from ..presets.loader import given_folders, load_model, model_aliases, model_names
     from .output import Answer
     from .quantities import Kind
     from .tables import Column, Table
 
-    folders = (Path(presets).expanduser(),) if presets else ()
+    folders = given_folders(presets)
     aliases = model_aliases()
-    rows = []
+    rows, notes = [], []
     for name in model_names(folders):
-        spec = load_model(name, folders)
+        try:
+            spec = load_model(name, folders)
+        except TfmError as error:  # one bad file of a user's hides no other
+            notes.append(f"left out: {error}")
+            continue
         count = params(spec)
         also = ", ".join(alias for alias, target in aliases.items() if target == name)
         rows.append(
@@ -63,4 +66,5 @@ def listed(presets: str | None) -> Answer:
         Column("active_params", Kind.EXACT),
         Column("aliases", Kind.TEXT),
     )
-    return Answer(command="models", inputs={}, result={"rows": rows}, tables=(Table("Models", columns, tuple(rows)),))
+    table = Table("Models", columns, tuple(rows))
+    return Answer(command="models", inputs={}, result={"rows": rows}, tables=(table,), notes=tuple(notes))

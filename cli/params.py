@@ -10,7 +10,6 @@ from . import options as o
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from ..estimators.params import Params
     from ..presets.loader import Loaded
@@ -57,7 +56,7 @@ def counted(model: str | None, gqa: str | None, presets: str | None, *, lenient:
     """Parameters of one model, or a table of several."""
     from ..estimators.params import params as count
     from ..presets.errors import UsageError
-    from ..presets.loader import Loaded, load
+    from ..presets.loader import Loaded, given_folders, load
     from . import units
     from .output import Answer
 
@@ -65,7 +64,7 @@ def counted(model: str | None, gqa: str | None, presets: str | None, *, lenient:
         raise UsageError("which model? give a name (`tfm models` lists them), a config.json, or --solve 7B")
     names = units.parse_list(model, str.strip, name="MODEL")
     if len(names) == 1 and gqa is None:
-        return one(load(names[0], folders(presets), lenient=lenient), explain=explain)
+        return one(load(names[0], given_folders(presets), lenient=lenient), explain=explain)
     specs = variants(names, gqa, presets, lenient=lenient)
     if len(specs) > 1:
         rows = [{"model": spec.name, **({"gqa": heads} if heads else {}), **figures(count(spec))} for spec, heads in specs]
@@ -103,19 +102,12 @@ def one(loaded: Loaded, *, heads: int | None = None, explain: bool) -> Answer:
     )
 
 
-def folders(presets: str | None) -> tuple[Path, ...]:
-    """Further folders of presets."""
-    from pathlib import Path
-
-    return (Path(presets).expanduser(),) if presets else ()
-
-
 def variants(names: Sequence[str], gqa: str | None, presets: str | None, *, lenient: bool) -> list[tuple[ModelSpec, int | None]]:
     """Every model asked for with every number of KV heads asked for."""
-    from ..presets.loader import load_model
+    from ..presets.loader import given_folders, load_model
     from . import units
 
-    specs = [load_model(name, folders(presets), lenient=lenient) for name in names]
+    specs = [load_model(name, given_folders(presets), lenient=lenient) for name in names]
     if gqa is None:
         return [(spec, None) for spec in specs]
     from ..presets.variants import with_kv_heads

@@ -23,6 +23,7 @@ __all__ = ["Explanation", "clean", "explanation_renderable", "make_console", "re
 
 _TEXT_MIN = 12  # columns of text are not folded narrower than this
 _HEADING_MIN = 8  # nor headings of numbers
+_WIDTH_MIN = 20
 _BETWEEN = 2  # blanks between two columns
 _BAR_WIDTH = 12
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -32,7 +33,10 @@ def make_console(*, stderr: bool = False) -> Console:
     """A console that takes text literally: no markup, no emoji codes, no highlighting."""
     from rich.console import Console
 
-    return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
+    console = Console(stderr=stderr, markup=False, emoji=False, highlight=False)
+    if console.width < _WIDTH_MIN:  # COLUMNS=0 means not known
+        console.width = _WIDTH_MIN if console.width else 80
+    return console
 
 
 def render_answer(answer: Answer) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,7 +16,7 @@ from ..estimators.work import DEFAULT_SOURCE_TOKENS, Pass, Phase
 from ..presets.device import Device, load_device
 from ..presets.dtypes import ACTIVATION_DTYPES, CACHE_DTYPES, get_dtype
 from ..presets.errors import UsageError
-from ..presets.loader import load
+from ..presets.loader import at_home, given_folders, load
 from ..presets.spec import ModelSpec
 from ..presets.variants import with_kv_heads
 from . import units
@@ -100,8 +99,7 @@ def one_case(
     hardware: str | None,
 ) -> Case:
     """One combination, read and checked."""
-    folders = (Path(options.presets).expanduser(),) if options.presets else ()
-    loaded = load(str(model), folders, lenient=options.lenient, weights=weight_dtype is None)
+    loaded = load(str(model), given_folders(options.presets), lenient=options.lenient, weights=weight_dtype is None)
     spec, weights = loaded.model(), loaded.weights
     heads = None if gqa is None else units.parse_int(gqa, name="--gqa")
     if heads is not None:
@@ -222,7 +220,7 @@ def context(text: str, tokenizer: str | None, said: list[str]) -> tuple[int, ...
         raise UsageError(f"--ctx {text} counts the tokens of a prompt and needs --tokenizer, the model's tokenizer.json")
     from ..presets.prompt import count_tokens
 
-    count = count_tokens(Path(text[1:]).expanduser(), Path(tokenizer).expanduser())
+    count = count_tokens(at_home(text[1:]), at_home(tokenizer))
     said.append(f"{text[1:]} is {count} tokens by {tokenizer}")
     return (count,)
 

@@ -70,13 +70,11 @@ def register(app: typer.Typer) -> None:
 
 def named_model(name: str, presets: str | None, *, lenient: bool) -> ModelSpec:
     """The model called `name`; an unknown name is looked for among the devices too."""
-    from pathlib import Path
-
     from ..presets.device import device_names
     from ..presets.errors import UnknownNameError
-    from ..presets.loader import load_model, model_names
+    from ..presets.loader import given_folders, load_model, model_names
 
-    folders = (Path(presets).expanduser(),) if presets else ()
+    folders = given_folders(presets)
     try:
         return load_model(name, folders, lenient=lenient)
     except UnknownNameError as error:

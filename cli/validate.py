@@ -122,7 +122,14 @@ def answer(spec: ModelSpec, found: list[Finding], only: str | None) -> Answer:
         return Quantity(value, Kind.EXACT if row.counts else kind_of(row.quantity, [value]))
 
     cells = tuple(
-        (row.name, row.quantity, shown(row, row.predicted), shown(row, row.observed), row.error, "-" if row.ok is None else "ok" if row.ok else "DIFFERS")
+        (
+            row.name,
+            row.quantity,
+            shown(row, row.predicted),
+            shown(row, row.observed),
+            row.error,
+            "-" if row.ok is None else "ok" if row.ok else "DIFFERS",
+        )
         for row in found
     )
     columns = (
@@ -130,7 +137,7 @@ def answer(spec: ModelSpec, found: list[Finding], only: str | None) -> Answer:
         Column("error", Kind.RATIO), Column("ok", Kind.TEXT),
     )  # fmt: skip
     notes = tuple(
-        f"{row.name}: took {row.observed:.4g} s where {row.predicted:.4g} s were expected, outside the interval; see docs/measuring.md, 'expected times'"
+        f"{row.name}: {row.observed:.4g} s, expected {row.predicted:.4g} s: outside the interval; see docs/measuring.md, 'expected times'"
         for row in found
         if row.quantity == "expected_s" and row.ok is False
     )

@@ -62,10 +62,10 @@ def compressor(place: Place, spec: CompressedAttention, width: int, *, caches: b
     """C and Z of every token, and the entries made of them; at most `read` entries are read in a step."""
     B, S, ratio = place.tokens.sequences, place.tokens.span, spec.ratio or 1
     wide = (2 if spec.overlap else 1) * width
-    before = B * ratio * width if spec.overlap and caches else 0
+    before, keeps = B * ratio * width, spec.overlap and caches
     content, gate = linear(place, "kv_proj", place.width, wide, keeps_input=False), linear(place, "gate_proj", place.width, wide)
-    yield replace(content, store=constant_store("tail", before)) if before else content
-    yield replace(gate, store=constant_store("state", before)) if before else gate
+    yield replace(content, store=constant_store("tail", before)) if keeps else content
+    yield replace(gate, store=constant_store("state", before)) if keeps else gate
     yield vector(place, "position_bias", ratio * wide)
     norm = vector(place, "kv_norm", width, op="norm")
     yield replace(norm, store=entry_store(B, S, ratio, width, wide, read)) if caches else norm

@@ -42,6 +42,12 @@ def choose(condition: Number, yes: Number, no: Number) -> Number:
     return yes if condition else no
 
 
+def same(a: Number, b: Number) -> bool:
+    """Whether two numbers, or arrays at every point, are equal."""
+    equal = a == b
+    return bool(equal.all()) if hasattr(equal, "all") else bool(equal)
+
+
 def each(function: Callable[..., object], *values: Number) -> Number:
     """A function of ints at every point of arrays of them (each different point once), or at the one point there is."""
     if not any(hasattr(value, "shape") for value in values):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -139,10 +140,10 @@ def along(points: Sequence[Point], x: float, *, flat: bool = False) -> float:
     >>> along([(1, 10.0), (4, 20.0)], 2), along([(1, 10.0), (4, 20.0)], 8), along([(1, 10.0), (4, 20.0)], 8, flat=True)
     (14.142135623730951, 40.0, 20.0)
     """
-    for (x0, y0), (x1, y1) in zip(points, points[1:], strict=False):
+    for (x0, y0), (x1, y1) in pairwise(points):
         if x0 <= x <= x1:
             share = math.log(x / x0) / math.log(x1 / x0)
-            return y0 * (y1 / y0) ** share
+            return float(y0 * (y1 / y0) ** share)
     end, y = points[0] if x < points[0][0] else points[-1]
     return y if flat else y * x / end
 
@@ -206,13 +207,13 @@ class Curves(msgspec.Struct, frozen=True, kw_only=True):
         match row.op:
             case "experts":
                 distinct = float(row.dims["distinct"])
-                return distinct * self.product(row.dims["m"] / distinct, row.dims["k"] * row.dims["n"])
+                return distinct * self.product(float(row.dims["m"]) / distinct, row.dims["k"] * row.dims["n"])
             case "linear" | "conv" if row.fetches:
                 return self.product(row.dims["m"], row.dims["k"] * row.dims["n"])
             case "attention":
-                return self.attend(row, work) + self.element_s * (row.reads + row.writes)
+                return self.attend(row, work) + float(self.element_s * (row.reads + row.writes))
             case "scan":
-                return float(moved_bytes(row, work)) / max(row.repeat, 1) / self.bytes_per_s + self.element_s * row.writes
+                return float(moved_bytes(row, work) / max(row.repeat, 1) / self.bytes_per_s + self.element_s * row.writes)
             case _:
                 return float(self.element_s * row.writes)
 

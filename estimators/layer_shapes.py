@@ -83,19 +83,22 @@ def chain(flow: Flow, spec: s.Chain) -> Shape:
 
 
 def causal_conv(flow: Flow, letter: str, name: str = "conv") -> Shape:
-    """A convolution that keeps the length; a weight for every channel (or block of them) alone."""
+    """A convolution that keeps the length; a weight for every channel (or block of them) alone. A step keeps its last inputs."""
     row = flow.left.pop(name)
     taps, width = int(row.dims["k"]), Dim(letter, int(row.dims["n"]))
     shape = (*flow.lead, width)
+    if flow.place.work.decoding and row.store is not None:
+        tail = (flow.B, width, number(int(row.store.minimal) // (flow.B.size * width.size)))
+        flow.make(f"{name}_tail", "append", (tail, shape), tail)
     bias = ((width,),) if row.params > taps * width.size else ()
     return flow.make(name, "conv", (shape, (width, number(taps)), *bias), shape, row=name, contracted=taps)
 
 
-def scan(flow: Flow, x: Shape, state: Shape, out: Shape) -> Shape:
+def scan(flow: Flow, inputs: tuple[Shape, ...], state: Shape, out: Shape) -> Shape:
     """A token after another: the state [B, ...] is updated, and read by a product where the rows count one."""
     row = flow.left.pop("scan")
-    state = flow.make("state", "state", (x,), (flow.B, *state))
-    return flow.make("scan", "scan", (x, state), out, row="scan", contracted=int(row.dims["k"] * row.dims["products"]))
+    state = flow.make("state", "state", inputs, (flow.B, *state))
+    return flow.make("scan", "scan", (*inputs, state), out, row="scan", contracted=int(row.dims["k"] * row.dims["products"]))
 
 
 def mamba(flow: Flow, spec: s.Mamba) -> Shape:
@@ -111,7 +114,7 @@ def mamba(flow: Flow, spec: s.Mamba) -> Shape:
     flow.linear("dt_proj", flow.lead, R, n="I")
     for name, shape in (("A", (I.size, n.size)), ("D", (I.size,))):
         flow.parameter(name, *shape)
-    y = scan(flow, x, (I, n), (*flow.lead, I))
+    y = scan(flow, (x,), (I, n), (*flow.lead, I))
     y = flow.make("gated", "gate", (y, gate), y)
     return flow.linear("out_proj", flow.lead, I)
 
@@ -124,10 +127,10 @@ def mamba2(flow: Flow, spec: s.Mamba2) -> Shape:
     x = causal_conv(flow, "N·H+2·G·n")
     for name in ("A", "D", "dt_bias"):
         flow.parameter(name, N.size)
-    scan(flow, x, (N, H, n), (*flow.lead, N, H))
-    y = flow.make("joined", "join", ((*flow.lead, N, H),), (*flow.lead, inner))
+    y = scan(flow, (x,), (N, H, n), (*flow.lead, N, H))
     if flow.has("gated_norm"):
-        flow.norm("gated_norm", y)
+        flow.norm("gated_norm", (*flow.lead, Dim("G", spec.groups), Dim("N·H/G", inner.size // spec.groups)))
+    flow.make("joined", "join", (y,), (*flow.lead, inner))
     return flow.linear("out_proj", flow.lead, inner)
 
 
@@ -136,15 +139,15 @@ def gated_delta(flow: Flow, spec: s.GatedDelta) -> Shape:
     N, H, Hv = Dim("N", spec.value_heads), Dim("H", spec.key_dim), Dim("Hv", spec.value_dim)
     wide = "2·K·H+N·Hv"
     for name, letter in (("qkv_proj", wide), ("gate_proj", "N·Hv"), ("beta_proj", "N"), ("decay_proj", "N")):
-        if flow.has(name):
-            flow.linear(name, flow.lead, n=letter)
-    x = causal_conv(flow, wide) if flow.has("conv") else (*flow.lead, N * Hv)
+        flow.linear(name, flow.lead, n=letter)
+    mixed = causal_conv(flow, wide)
+    q, k, v = ((*flow.lead, N, width) for width in (H, H, Hv))
+    for letter, shape in (("q", q), ("k", k), ("v", v)):
+        flow.make(letter, "heads", (mixed,), shape)
     for name in ("A", "dt_bias"):
-        if flow.has(name):
-            flow.parameter(name, int(flow.left[name].dims["n"]))
-    y = scan(flow, x, (N, H, Hv), (*flow.lead, N, Hv))
-    if flow.has("gated_norm"):
-        flow.norm("gated_norm", y)
+        flow.parameter(name, N.size)
+    y = scan(flow, (q, k, v), (N, H, Hv), (*flow.lead, N, Hv))
+    flow.norm("gated_norm", y)
     flow.make("joined", "join", (y,), (*flow.lead, N * Hv))
     return flow.linear("out_proj", flow.lead, N * Hv)
 
@@ -158,7 +161,7 @@ def rg_lru(flow: Flow, spec: s.RgLru) -> Shape:
     for name in ("input_gate", "recurrence_gate"):
         causal_conv(flow, "I", name)
     flow.parameter("decay", spec.width)
-    y = scan(flow, x, (I,), (*flow.lead, I))
+    y = scan(flow, (x,), (I,), (*flow.lead, I))
     y = flow.make("gated", "gate", (y, gate), y)
     return flow.linear("out_proj", flow.lead, I)
 

@@ -11,7 +11,7 @@ from ..presets import spec as s
 from ..presets.errors import UsageError
 from .attention import attention, latent_attention
 from .compressed import compressed_attention
-from .counts import Number
+from .counts import Number, same
 from .feed_forward import feed_forward, moe
 from .recurrent import gated_delta, mamba, mamba2, rg_lru, short_conv
 from .rows import Place, Row, activation, norm, part
@@ -199,7 +199,8 @@ def merge(rows: dict[str, Row], row: Row) -> None:
         rows[row.path] = row
         return
     old = rows[row.path]
-    if (old.op, old.params, old.dims) != (row.op, row.params, row.dims):
+    alike = (old.op, old.params, [*old.dims]) == (row.op, row.params, [*row.dims])
+    if not alike or not all(same(old.dims[name], row.dims[name]) for name in old.dims):
         raise UsageError(f"two different operators are called {row.path!r}; give the layers or sublayers different names")
     rows[row.path] = replace(old, copies=old.copies + row.copies, repeat=old.repeat + row.repeat, fetches=old.fetches + row.fetches)
 

@@ -45,9 +45,11 @@ def stack_terms(place: Place, stack: s.Stack) -> Iterator[Term]:
         here = place.at(names[layer]) if names[layer] else place
         yield from layer_terms(here, stack, layer, count)
     final = place.at("final")
-    yield from part_terms(final, stack.final, [part(final, leaf) for leaf in stack.final])
+    last = part_terms(final, stack.final, [part(final, leaf) for leaf in stack.final])
+    yield from last
     flow = Flow(place, ())
-    flow.make("output", "view", (flow.stream,), flow.stream)
+    output = next((term.output for term in reversed(last) if term.op != "parameter"), flow.stream)
+    flow.make("output", "view", (output,), output)
     yield from flow.terms
 
 

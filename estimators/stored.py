@@ -242,6 +242,9 @@ def differences(spec: ModelSpec, weights: StoredWeights) -> tuple[Difference, ..
             add(BUFFERS, values[path])
         else:
             add(PACKED_VALUES if path in packed else SHAPES, values[path] - described)
+    other = min(sums.get(UNKNOWN, 0), -sums.get(ABSENT, 0))  # the same under names that say nothing: no difference
+    add(UNKNOWN, -other)
+    add(ABSENT, other)
     add(SCALE, weights.elements - sum(values.values()) - sum(tensor.elements for _, tensor in found.apart))
     return tuple(Difference(kind=kind, elements=count, why=WHY[kind]) for kind, count in sums.items() if count)
 

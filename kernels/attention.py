@@ -17,8 +17,9 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..presets.errors import UnknownNameError
-from .grouped import grouped, grouped_gap
+from .grouped import grouped, grouped_gap, takes_streams
 from .masks import Rules, bias_block, check, scale_of, shape_logits, visible
+from .streams import STREAMS
 from .tiled import tiled
 
 Kernel = Callable[[Tensor, Tensor, Tensor, Rules], Tensor]
@@ -100,9 +101,11 @@ IMPLEMENTATIONS: dict[str, Kernel] = {"eager": eager, "tiled": tiled, "sdpa": sd
 def backend_that_ran(q: Tensor, k: Tensor, v: Tensor, *, impl: str, rules: Rules) -> str:
     """What `impl` really runs for these tensors, found by running it once and watching the operators it dispatches.
 
-    "eager", "sdpa: flash (cpu)", "sdpa: math", "sdpa: tiled (SDPA has no soft cap)", "grouped: flash (cpu)" ...
+    "eager", "sdpa: flash (cpu)", "sdpa: math", "sdpa: tiled (SDPA has no soft cap)", "grouped: 40 streams (cpu)" ...
     """
     gap = {"sdpa": sdpa_gap(rules), "grouped": grouped_gap(q, v, rules)}.get(impl)
+    if impl == "grouped" and not gap and takes_streams(q, k, rules):
+        return f"grouped: {STREAMS} streams (cpu)"  # their operators run on threads of their own, unseen from here
     with _Operators() as seen:
         kernel_named(impl)(q, k, v, rules)
     if impl not in ("sdpa", "grouped"):

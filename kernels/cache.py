@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..presets import spec as s
 from ..presets.errors import UsageError
+from .init import Drawer
 
 Policy = Literal["minimal", "full"]
 
@@ -154,9 +155,11 @@ class Cache:
 
     def randomise(self, length: int) -> None:
         """As if `length` tokens were in it: random numbers, for measuring a step without running what comes before."""
-        for entry in self.each():
-            for _, tensor in entry.tensors():
-                tensor.normal_()
+        tensors = [tensor for entry in self.each() for _, tensor in entry.tensors()]
+        if tensors:
+            draw = Drawer(0, tensors[0].device)
+            for tensor in tensors:
+                draw(tensor, 1.0, 0.0)
         self.length = length
 
 

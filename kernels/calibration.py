@@ -11,6 +11,7 @@ import gc
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle
 
 import msgspec
@@ -23,7 +24,7 @@ from ..estimators.ledger import ledger
 from ..presets import spec as s
 from ..presets.calibration import SCHEMA, Attended, Calibration, Check, Elementwise, Overhead, Product, Stream
 from ..presets.device import Device
-from .attention import kernel_named
+from .attention import Kernel, kernel_named
 from .benchmarks.setting import Setting, measured_device
 from .benchmarks.whole import pass_of, subject
 from .linear import fast_linear
@@ -61,9 +62,7 @@ class Plan:
     stopping: Stopping = QUICK
 
 
-def llama_like(
-    name: str, *, layers: int, width: int, heads: int, kv_heads: int, head_dim: int, d_ff: int, vocabulary: int
-) -> s.ModelSpec:
+def llama_like(name: str, *, layers: int, width: int, heads: int, kv_heads: int, head_dim: int, d_ff: int, vocabulary: int) -> s.ModelSpec:
     """A decoder of the common kind: RMSNorm, rotary positions, grouped queries, gated feed-forward, a head of its own."""
     norm = s.Norm(type="rms")
     mixer = s.Attention(heads=heads, kv_heads=kv_heads, head_dim=head_dim, mask=s.Causal(), position=s.Rope())
@@ -136,7 +135,12 @@ def calibrate(setting: Setting | None = None, plan: Plan | None = None, *, versi
         device=device_of(setting, best, lines),
         launch_s=op_launch_cost(setting.device, stopping=plan.stopping).median_s,
         streams=tuple(
-            Stream(probe=probe.name, dtype=probe.dtype, size_bytes=probe.moved_bytes // (2 if probe.name == "copy" else 1), bytes_per_s=probe.bytes_per_s)
+            Stream(
+                probe=probe.name,
+                dtype=probe.dtype,
+                size_bytes=probe.moved_bytes // (2 if probe.name == "copy" else 1),
+                bytes_per_s=probe.bytes_per_s,
+            )
             for bandwidth in found
             for probe in bandwidth.probes
         ),
@@ -182,7 +186,7 @@ def products(setting: Setting, plan: Plan, pool: Tensor) -> Iterator[Product]:
         setting.tell(f"products in {name}: {m} x {k} x {n}")
         matrices = pool[: pool.numel() // (k * n) * k * n].view(-1, n, k)
         x = random_tensor((m, k), pool.dtype, setting.device)
-        sample = timed(setting, in_turn(lambda matrix, x=x: fast_linear(x, matrix), matrices), plan.stopping)
+        sample = timed(setting, in_turn(partial(fast_linear, x), matrices), plan.stopping)
         yield Product(dtype=name, m=m, k=k, n=n, seconds=sample.median_s, spread=sample.spread)
 
 
@@ -204,12 +208,16 @@ def attentions(setting: Setting, plan: Plan, pool: Tensor) -> Iterator[Attended]
             setting.tell(f"attention in {name}: {tokens} over {context} tokens, {heads} and {kv_heads} heads")
             caches = pool[: pool.numel() // each * each].view(-1, 2, 1, kv_heads, context, width)
             q, kernel = random_tensor((1, heads, tokens, width), pool.dtype, setting.device), kernel_named(impl)
-            rules = Rules(causal=tokens > 1)
-            sample = timed(setting, in_turn(lambda kv, q=q, kernel=kernel, rules=rules: kernel(q, kv[0], kv[1], rules), caches), plan.stopping)
+            sample = timed(setting, in_turn(partial(over, kernel, q), caches), plan.stopping)
             yield Attended(
                 dtype=name, batch=1, heads=heads, kv_heads=kv_heads, head_dim=width, new=tokens, context=context,
                 seconds=sample.median_s, spread=sample.spread,
             )  # fmt: skip
+
+
+def over(kernel: Kernel, q: Tensor, kv: Tensor) -> Tensor:
+    """Attention of q [B,N,T,H] over keys and values kv [2,B,K,S,H], causal where there are several queries."""
+    return kernel(q, kv[0], kv[1], Rules(causal=q.shape[2] > 1))
 
 
 def elementwise(setting: Setting, plan: Plan, dtype: torch.dtype) -> Elementwise:

@@ -3,19 +3,21 @@
 With `enable_gqa` PyTorch's CPU kernel takes every query head for itself and reads the keys of a group G times. Folded, the G
 heads (times T tokens) are rows of one small product: the kernel walks the context in blocks of 512 tokens, and uses a block
 while it is in the cache. Where there are fewer key/value heads than threads, the context is cut as well and the parts are
-joined by their log-sum-exp (flash-decoding, Dao et al. 2023). `benchmarks/decode_attention.py` compares this with what else
-was tried.
+joined by their log-sum-exp (flash-decoding, Dao et al. 2023). Few rows over a long context in fp32 go through `streams`, which
+waits less for memory. `benchmarks/decode_attention.py` compares this with what else was tried.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .masks import Rules, bias_block, query_blocks, reach, visible
+from . import streams
+from .masks import Rules, bias_block, query_blocks, reach, scale_of, visible
 from .tiled import QUERY_BLOCK, tiled
 
 SHORTEST_PART = 512  # tokens: the kernel's own block
@@ -41,8 +43,11 @@ def _one_block(q: Tensor, k: Tensor, v: Tensor, rules: Rules, rows: range, cache
     heads = q.reshape(B, K, N // K * t, D)
     if q.device.type != "cpu":
         return F.scaled_dot_product_attention(heads, k, v, attn_mask=added, scale=rules.scale).view(B, N, t, D)
-    parts = _parts(k)
-    out, log_sum = _flash(heads, k, v, added, rules.scale) if parts == 1 else _in_parts(heads, k, v, added, rules.scale, parts)
+    if added is None and streams.fits(heads, k):
+        out, log_sum = _streamed(heads, k, v, rules)
+    else:
+        parts = _parts(k)
+        out, log_sum = _flash(heads, k, v, added, rules.scale) if parts == 1 else _in_parts(heads, k, v, added, rules.scale, parts)
     if rules.sinks is not None:
         # exp(x) / (exp(x) + exp(sink)): what the sink leaves to the values
         sinks = rules.sinks.to(log_sum.dtype).view(1, N, 1).expand(B, N, t).reshape_as(log_sum)
@@ -57,6 +62,13 @@ def grouped_gap(q: Tensor, v: Tensor, rules: Rules) -> str | None:
     if rules.sinks is not None and q.device.type != "cpu":
         return "SDPA gives no log-sum-exp, which sinks need"
     return "keys and values differ in width" if q.shape[-1] != v.shape[-1] else None
+
+
+def takes_streams(q: Tensor, k: Tensor, rules: Rules) -> bool:
+    """Whether `grouped` reads this cache in streams: one token a sequence, nothing that masks a key it reads, and `streams.fits`."""
+    (B, N, t, D), (K, S) = q.shape, k.shape[1:3]
+    start, stop = reach(rules, S - t, S - 1, S)
+    return t == 1 and rules.padding is None and rules.bias is None and streams.fits(q.reshape(B, K, N // K, D), k[:, :, start:stop])
 
 
 def _folded(q: Tensor, K: int, mask: Tensor | None, bias: Tensor | None) -> Tensor | None:
@@ -103,8 +115,25 @@ def _in_parts(q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: floa
             keys, values = (x[:, :, cut].view(B, K, part, count, D).flatten(0, 1) for x in (k, v))
             extra = None if added is None else added.expand(B, K, R, S)[..., cut].reshape(B * K, R, part, count).transpose(1, 2)
             pieces.append(_flash(q.flatten(0, 1).unsqueeze(1).expand(-1, part, R, D), keys, values, extra, scale))
+    out, log_sum = _joined(pieces)
+    return out.view(B, K, R, D), log_sum.view(B, K, R)
+
+
+def _streamed(q: Tensor, k: Tensor, v: Tensor, rules: Rules) -> tuple[Tensor, Tensor]:
+    """`streams` over most of the context, `_flash` over the few tokens they leave."""
+    (B, K, R, D), S = q.shape, k.shape[2]
+    outs, logs, done = streams.streamed(q, k, v, scale_of(q, rules))
+    pieces = [(outs, logs)]
+    if done < S:
+        out, log_sum = _flash(q, k[:, :, done:], v[:, :, done:], None, rules.scale)
+        pieces.append((out.reshape(B * K, 1, R, D), log_sum.reshape(B * K, 1, R)))
+    out, log_sum = _joined(pieces)
+    return out.view(B, K, R, D), log_sum.view(B, K, R)
+
+
+def _joined(pieces: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Outputs [h,parts,R,D] over parts of a context and log-sum-exps [h,parts,R] -> [h,R,D] and [h,R] over all of it."""
     outs, logs = (torch.cat(x, dim=1) for x in zip(*pieces, strict=True))
     log_sum = logs.logsumexp(dim=1)
     weights = torch.exp(logs - log_sum.masked_fill(log_sum == -torch.inf, 0).unsqueeze(1))
-    out = (weights.unsqueeze(-1) * outs).sum(dim=1).to(q.dtype)
-    return out.view(B, K, R, D), log_sum.view(B, K, R)
+    return (weights.unsqueeze(-1) * outs).sum(dim=1).to(outs.dtype), log_sum

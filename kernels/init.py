@@ -12,6 +12,8 @@ class Drawer:
     """Fills tensors with normal numbers that repeat every BLOCK elements; a tensor that it has filled is left alone."""
 
     def __init__(self, seed: int, device: torch.device) -> None:
+        if device.type == "meta":
+            device = torch.device("cpu")
         generator = torch.Generator(device=device).manual_seed(seed)
         once = torch.randn(BLOCK, generator=generator, device=device)
         self.block = torch.cat([once, once])  # so that it can be read from any place

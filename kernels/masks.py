@@ -79,7 +79,8 @@ def visible(rules: Rules, rows: range, columns: range, device: torch.device) -> 
         parts.append(distance >= 0)
     if rules.window is not None and rules.causal and rows.stop - 1 - columns.start >= rules.window:
         parts.append(distance < rules.window)
-    if rules.window is not None and not rules.causal:
+    furthest = max(rows.stop - 1 - columns.start, columns.stop - 1 - rows.start)
+    if rules.window is not None and not rules.causal and furthest > rules.window // 2:
         parts.append(distance.abs() <= rules.window // 2)
     if rules.chunk is not None and len({place // rules.chunk for r in (rows, columns) for place in (r.start, r.stop - 1)}) > 1:
         parts.append(query[:, None] // rules.chunk == key // rules.chunk)
@@ -102,9 +103,10 @@ def bias_block(rules: Rules, heads: tuple[int, int], rows: range, columns: range
     """The bias of some query rows and key columns, [B,N,rows,columns] with heads = (B, N); None without a bias."""
     if rules.bias is None:
         return None
-    cuts = (r if size > 1 else range(1) for size, r in zip(rules.bias.shape[-2:], (rows, columns), strict=True))
+    bias = rules.bias if rules.bias.ndim > 1 else rules.bias.unsqueeze(0)
+    cuts = (r if size > 1 else range(1) for size, r in zip(bias.shape[-2:], (rows, columns), strict=True))
     row, column = (slice(cut.start, cut.stop) for cut in cuts)
-    return rules.bias[..., row, column].expand(*heads, len(rows), len(columns))
+    return bias[..., row, column].expand(*heads, len(rows), len(columns))
 
 
 def shape_logits(logits: Tensor, rules: Rules, bias: Tensor | None, mask: Tensor | None) -> Tensor:

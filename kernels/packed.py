@@ -5,28 +5,36 @@ Activations stay as they are. Bytes halve and quarter; what the clock makes of i
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
 from ..presets.errors import UnknownNameError, UsageError
-from .modules import Leaf, Linear, Table
-from .quantized import INT4_GROUP, int4_weight, int8_weight, weight_only_linear
+from .modules import Linear, Table
+from .quantized import INT4_GROUP, Int4Weight, Int8Weight, int4_weight, int8_weight, weight_only_linear
 
-KINDS = {"int8": int8_weight, "int4": int4_weight}
+KINDS: dict[str, Callable[[Tensor], Int8Weight | Int4Weight]] = {"int8": int8_weight, "int4": int4_weight}
 MULTIPLE = 16  # rows a matrix must have a multiple of for the int4 kernel
 
 
-class PackedLinear(Leaf):
-    """x [..., d_in] -> [..., d_out] with a matrix in int8 or int4."""
+class PackedLinear(Linear):
+    """x [..., d_in] -> [..., d_out] with a matrix in int8 or int4: what a `Linear` becomes, where it stands."""
 
-    def __init__(self, linear: Linear, kind: str) -> None:
-        super().__init__()
-        self.label, self.bias, self.narrow = linear.label, linear.bias, KINDS[kind](linear.weight)
+    narrow: Int8Weight | Int4Weight
 
     def forward(self, x: Tensor) -> Tensor:
         """x W^T + b."""
         y = weight_only_linear(x, self.narrow)
         return y if self.bias is None else y + self.bias
+
+
+def pack(linear: Linear, kind: str) -> None:
+    """Round the matrix and let go of it; whoever holds the module goes on holding it."""
+    narrow = KINDS[kind](linear.weight)
+    linear.register_parameter("weight", None)
+    linear.__class__ = PackedLinear
+    linear.narrow = narrow  # type: ignore[assignment]
 
 
 @torch.no_grad()
@@ -39,17 +47,15 @@ def quantize(model: nn.Module, kind: str) -> int:
     if kind not in KINDS:
         raise UnknownNameError("weight-only format", kind, KINDS, f"Allowed: {', '.join(KINDS)}.")
     refuse(model)
-    for module in list(model.modules()):
-        for name, child in list(module.named_children()):
-            if isinstance(child, Linear) and packs(child):
-                setattr(module, name, PackedLinear(child, kind))
+    for module in model.modules():
+        if isinstance(module, Linear) and packs(module.weight):
+            pack(module, kind)
     return held_bytes(model)
 
 
-def packs(linear: Linear) -> bool:
-    """Whether the packed kernels take a matrix of this shape."""
-    n, k = linear.weight.shape
-    return n % MULTIPLE == 0 and k % INT4_GROUP == 0
+def packs(weight: Tensor) -> bool:
+    """Whether the packed kernels take a matrix [n, k] of this shape."""
+    return weight.shape[0] % MULTIPLE == 0 and weight.shape[1] % INT4_GROUP == 0
 
 
 def refuse(model: nn.Module) -> None:
@@ -57,14 +63,17 @@ def refuse(model: nn.Module) -> None:
     weight = next(model.parameters())
     if weight.device.type != "cpu" or weight.dtype != torch.bfloat16:
         raise UsageError(
-            f"--weight-dtype int8 and int4 run here on a CPU in bf16, where PyTorch has kernels for them; got {weight.device.type} in {weight.dtype}"
+            "--weight-dtype int8 and int4 run on a CPU in bf16, where PyTorch has kernels for them; "
+            f"got {weight.device.type} in {weight.dtype}"
         )
     for name, module in model.named_modules():
         if not isinstance(module, Linear | Table) and any(held.ndim > 1 for held in module.parameters(recurse=False)):
-            raise UsageError(f"{name} is no plain matrix: PyTorch has no weight-only kernel for it. Take a dense model without MLA, or bf16")
+            raise UsageError(
+                f"{name} is no plain matrix: PyTorch has no weight-only kernel for it. Take a dense model without MLA, or bf16"
+            )
 
 
 def held_bytes(model: nn.Module) -> int:
     """Bytes of all parameters, buffers and packed matrices, a shared one once."""
-    held = {tensor.data_ptr(): tensor.nbytes for tensor in (*model.parameters(), *model.buffers())}
+    held = {tensor.data_ptr(): int(tensor.nbytes) for tensor in (*model.parameters(), *model.buffers())}
     return sum(held.values()) + sum(module.narrow.stored_bytes for module in model.modules() if isinstance(module, PackedLinear))

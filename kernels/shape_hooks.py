@@ -21,18 +21,19 @@ from ..estimators.tensors import Term, sizes
 from ..estimators.work import Pass, image_count
 from ..presets import spec as s
 from ..presets.errors import UsageError
-from .cache import Cache, Latent
+from .cache import Cache, Latent, State
 from .cache import KeyValue as Kept
 from .counting import meta_model
 from .inputs import cross_tokens, random_inputs
 from .mixers import Scores
 from .model import Model
-from .modules import Leaf
+from .modules import Leaf, UnsupportedError
 from .paths import ledger_path
 
 Size = tuple[int, ...]
 # Rows whose modules must have run; others (a type table of which one row is added, a layer scale) are used in place.
 RUN = ("linear", "experts", "scores", "conv", "absorbed")
+KEPT = ("append", "state")  # what a cache holds after the step
 REGROUPED = ("heads", "view")  # the same elements seen otherwise: a module may hand out either
 
 
@@ -79,8 +80,9 @@ class Watch:
             if scores:
                 self.attending, self.sinks = path, int(named.get("sinks") is not None)
 
-        def after(_module: nn.Module, _given: tuple[Any, ...], out: Tensor) -> None:
-            self.note(path, "output", out.shape)
+        def after(_module: nn.Module, _given: tuple[Any, ...], out: Tensor | tuple[Tensor, ...]) -> None:
+            # a scan gives its last state too, which the cache holds
+            self.note(path, "output", (out if isinstance(out, Tensor) else out[0]).shape)
             self.attending = ""
 
         module.register_forward_pre_hook(before, with_kwargs=True)
@@ -134,14 +136,18 @@ def positions_brought(spec: s.ModelSpec, tower: s.Stack, joint: s.Connector, wor
 
 
 def run(model: Model, work: Pass, watch: Watch) -> None:
-    """One pass; stacks, heads, cache and loss are noted from outside."""
+    """One pass; stacks, heads, cache and loss are noted from outside. Raises UnsupportedError where it does not run."""
     inputs = random_inputs(model, work)
     cache = None
     if work.decoding:
         cache = model.cache(work.batch, work.context, source=cross_tokens(model.spec, work))
         cache.length = work.context - work.new_tokens
-    with Softmaxes(watch), torch.no_grad():
-        outputs = model(**inputs, cache=cache, last=work.last_logits)
+    try:
+        with Softmaxes(watch), torch.no_grad():
+            outputs = model(**inputs, cache=cache, last=work.last_logits)
+    except RuntimeError as error:  # shapes that do not fit one another: a finding, but not one tensor's
+        reason = str(error).splitlines()[0]
+        raise UnsupportedError(f"the modules do not run this pass of {model.spec.name!r}, so nothing was compared: {reason}") from error
     for stack in model.spec.stacks:
         if stack.name in outputs:
             watch.note(f"{stack.name}/output", "output", outputs[stack.name].shape)
@@ -172,6 +178,10 @@ def note_cache(spec: s.ModelSpec, cache: Cache, watch: Watch) -> None:
                     watch.note(f"{path}/v_cache", "cache", entry.values.buffer.shape)
                 elif isinstance(entry, Latent):
                     watch.note(f"{path}/latent_cache", "cache", entry.latent.buffer.shape)
+                elif isinstance(entry, State):
+                    for name, held in (("state", entry.state), ("conv_tail", entry.tail)):
+                        if held is not None:
+                            watch.note(f"{path}/{name}", "cache", held.shape)
 
 
 # --- judging ----------------------------------------------------------------------------------------------------------
@@ -194,7 +204,7 @@ def predictions(terms: tuple[Term, ...]) -> defaultdict[tuple[str, str], set[Siz
     found: defaultdict[tuple[str, str], set[Size]] = defaultdict(set)
     for term, following in zip(terms, (*terms[1:], None), strict=True):
         out = tuple(sizes(term.output))
-        found[term.path, "cache" if term.op == "append" else "output"].add(out)
+        found[term.path, "cache" if term.op in KEPT else "output"].add(out)
         if term.op == "softmax":
             found[term.path.rpartition("/")[0] + "/scores", "weights"].add(out)
         if term.row:

@@ -215,8 +215,8 @@ class Shrinker:
         return replace(small, scale=mixer.scale * ((mixer.nope_dim + mixer.rope_dim) / (small.nope_dim + small.rope_dim)) ** 0.5)
 
     def feed_forward(self, mixer: s.FeedForward, width: int) -> s.FeedForward:
-        """As many times the width as it was, and never equal to it."""
-        d_ff = max(5, round(mixer.d_ff * self.widths[width] / width))
+        """As many times the width as it was, 8 at most, and never equal to it."""
+        d_ff = max(5, round(min(mixer.d_ff / width, 8) * self.widths[width]))
         d_ff += d_ff == self.widths[width]
         inner = mixer.inner_norm and replace(mixer.inner_norm, width=None)
         ends = {name: size and self.width(size) for name, size in (("d_in", mixer.d_in), ("d_out", mixer.d_out))}

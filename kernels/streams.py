@@ -23,7 +23,7 @@ from torch import Tensor
 STREAMS = 40
 MOST_ROWS = 4  # a head: beyond it the products' arithmetic costs more than the waiting saved
 FEWEST_TOKENS = 1 << 15  # below it the calls of a part cost more than the waiting saved
-MOST_TOKENS = 1 << 16  # a part: its scores and partial sums stay near the cache
+PART_TOKENS = (1 << 13, 1 << 16)  # a part has at least so many, or calls cost too much, and at most, so that its sums stay near the cache
 
 
 def fits(q: Tensor, k: Tensor) -> bool:
@@ -43,8 +43,9 @@ def covered(tokens: int, heads: int, threads: int) -> tuple[int, int]:
 
     A stream is an odd number of tokens long: multiples of 4 KiB would put all streams into the same places of the cache.
     """
-    even = threads // math.gcd(heads, threads)
-    parts = even * math.ceil(tokens / (even * MOST_TOKENS))
+    fewest, most = PART_TOKENS
+    even = max(1, min(threads // math.gcd(heads, threads), tokens // fewest))
+    parts = even * math.ceil(tokens / (even * most))
     length = tokens // parts // STREAMS
     return parts, STREAMS * (length - 1 + length % 2)
 
@@ -65,8 +66,8 @@ def streamed(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Ten
         found = list(_workers(threads).map(_alone, jobs))
     finally:
         torch.set_num_threads(threads)  # for threads started from now on; this one kept its own
-    outs, logs = (torch.stack(x).unflatten(0, (B * h, parts)) for x in zip(*found, strict=True))
-    return outs, logs, parts * size
+    outs, logs = (torch.stack(x) for x in zip(*found, strict=True))
+    return outs.view(B * h, parts, *outs.shape[1:]), logs.view(B * h, parts, -1), parts * size
 
 
 @lru_cache(maxsize=4)

@@ -85,7 +85,9 @@ def cache_findings(spec: ModelSpec, model: Model, work: Pass) -> Iterator[Findin
     """Bytes of the cache's tensors under the policy `minimal`."""
     predicted = kvcache(spec, work)
     for quantity, observed in counted_cache_bytes(model, work).items():
-        yield equal(f"cache, {work.batch} x {work.context} tokens", quantity, int(getattr(predicted, quantity)), observed)
+        expected = int(getattr(predicted, quantity))
+        if expected or observed:
+            yield equal(f"cache, {work.batch} x {work.context} tokens", quantity, expected, observed)
 
 
 def of_rows(rows: Sequence[Row], field: str, per: str) -> Counter[str]:
@@ -107,8 +109,9 @@ def equal(name: str, quantity: str, predicted: int, observed: int) -> Finding:
 
 
 def compared(name: str, quantity: str, predicted: Counter[str], observed: Counter[str]) -> Iterator[Finding]:
-    """The totals and, where they or their parts differ, the paths that do."""
-    yield equal(name, quantity, predicted.total(), observed.total())
+    """The totals and, where they or their parts differ, the paths that do; nothing where there is nothing."""
+    if predicted.total() or observed.total():
+        yield equal(name, quantity, predicted.total(), observed.total())
     for path in dict.fromkeys((*predicted, *observed)):
         if predicted[path] != observed[path]:
             yield equal(f"{name}: {path}", quantity, predicted[path], observed[path])
@@ -127,7 +130,7 @@ def validate_times(
     """Decode and prefill against the clock: the expected time where this machine is calibrated, and the floor of the same run."""
     limit = spec.main.max_positions
     for phase in phases:
-        if phase == "decode" and not spec.decodes:
+        if phase == "train" or (phase == "decode" and not spec.decodes):
             continue
         length = context or min({"decode": 1024, "prefill": 256}[phase], limit or 1024)
         bench: Any = bench_decode if phase == "decode" else bench_prefill

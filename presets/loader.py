@@ -61,6 +61,24 @@ def preset_folders(further: Iterable[Path]) -> Iterator[Path]:
     yield user_folder()
 
 
+def at_home(text: str) -> Path:
+    """The path that was typed, `~` being the home folder where there is one."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:  # no such user
+        return Path(text)
+
+
+def given_folders(text: str | None) -> tuple[Path, ...]:
+    """The folder of presets that was asked for (`--presets`), if one was. Raises UnreadableError where there is none."""
+    if not text:
+        return ()
+    folder = at_home(text)
+    if not os.path.isdir(folder):  # noqa: PTH112 - Path.is_dir raises for some names
+        raise UnreadableError(f"--presets {text}: no such folder; give one that holds NAME.yaml files (TFM_PRESETS sets it too)")
+    return (folder,)
+
+
 def load_model(name: str, folders: Iterable[Path] = (), *, lenient: bool = False) -> ModelSpec:
     """The model called `name`, or the one that the file, the folder or the Hub's repository `name` describes.
 
@@ -92,7 +110,7 @@ def load(name: str, folders: Iterable[Path] = (), *, lenient: bool = False, weig
 
         return Loaded(*read_hub(name, lenient=lenient, weights=weights))
     if looks_like_path(name):
-        return load_path(Path(name).expanduser(), lenient=lenient, weights=weights)
+        return load_path(at_home(name), lenient=lenient, weights=weights)
     known = (*model_names(folders), *aliases)
     begin = [other for other in known if len(name) > 1 and other.startswith(name.lower())]
     hint = "`tfm models` lists what is known; a path to a config.json or to weights, or a Hub id (owner/name) works too."

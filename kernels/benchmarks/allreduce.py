@@ -76,8 +76,7 @@ def same_everywhere(value: float) -> float:
 
 def sampled(call: Callable[[], object], seconds: float) -> Sample:
     """Seconds of a collective call: as many samples on every process, each the slowest process's."""
-    for _ in range(WARMUP):
-        once = one(call)
+    once = [one(call) for _ in range(WARMUP)][-1]
     count = int(min(MOST, max(FEWEST, seconds / max(same_everywhere(once), 1e-6))))
     times = torch.tensor([one(call) for _ in range(count)], dtype=torch.float64, device=where())
     dist.all_reduce(times, op=dist.ReduceOp.MAX)

@@ -72,7 +72,9 @@ def attention_calls(problem: Problem, impls: Sequence[str], dtype: torch.dtype, 
     size = problem.cache_bytes(dtype)
     copies = setting.copies(size, free_memory_bytes(setting.device))
     needed = copies * size + max(problem.scratch_bytes(impl, dtype) for impl in impls)
-    require_memory(needed, setting.device, what=f"attention over {problem.batch} x {problem.context} tokens", fits=what_fits(problem, needed))
+    require_memory(
+        needed, setting.device, what=f"attention over {problem.batch} x {problem.context} tokens", fits=what_fits(problem, needed)
+    )
     shape = (copies, problem.batch, problem.kv_heads, problem.context, problem.head_dim)
     keys, values = random_tensor(shape, dtype, setting.device), random_tensor(shape, dtype, setting.device)
     queries = random_tensor((problem.batch, problem.heads, problem.tokens, problem.head_dim), dtype, setting.device)

@@ -18,7 +18,7 @@ class Operators(TorchDispatchMode):
     """Counts the operators that reach PyTorch's dispatcher."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.seen: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import cycle
 
 import torch
 from msgspec.structs import replace
@@ -19,7 +18,7 @@ from ..machine import device_title
 from ..model import Model, build_model
 from ..packed import held_bytes, quantize
 from ..probes import dtype_name, free_memory_bytes
-from ..timing import Call, Sample, graphed
+from ..timing import Call, Sample, graphed, rotated
 from .backends import backend_of
 from .record import Record
 from .setting import Setting, Yardstick, beside, expected_here, yardstick
@@ -137,8 +136,7 @@ def timed(ready: Sequence[Subject], scale: Scale, setting: Setting, yard: Yardst
 
 def in_turn(calls: Sequence[Call]) -> Call:
     """A call that makes the next of some calls each time."""
-    turn = cycle(calls)
-    return lambda: next(turn)()
+    return rotated(lambda call: call(), calls)
 
 
 def line(

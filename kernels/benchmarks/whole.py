@@ -60,7 +60,9 @@ def layers_for(wanted: str, spec: ModelSpec, works: list[Pass], setting: Setting
         return automatic(spec, works, device, None if free is None else int(RESERVE * free))
     layers = whole if wanted == "all" else number_of_layers(wanted, whole)
     needed = most_bytes(spec, works, layers)
-    require_memory(needed, setting.device, what=f"{spec.name} with {layers} of {whole} layers", fits=lambda room: said_fit(spec, works, room))
+    require_memory(
+        needed, setting.device, what=f"{spec.name} with {layers} of {whole} layers", fits=lambda room: said_fit(spec, works, room)
+    )
     return layers
 
 
@@ -179,7 +181,9 @@ class Subject:
     def outside(self) -> list[Tensor]:
         """The heads alone, over states of the shape that the pass gives them."""
         spec = self.model.spec
-        return [module(self.states[head.stack], last=self.work.last_logits) for head, module in zip(spec.heads, self.model.heads, strict=True)]
+        return [
+            module(self.states[head.stack], last=self.work.last_logits) for head, module in zip(spec.heads, self.model.heads, strict=True)
+        ]
 
 
 def subject(model: Model, work: Pass, *, outside: bool = False) -> Subject:

@@ -148,5 +148,8 @@ def outputs_follow_the_queries(kernels: Kernels = IMPLEMENTATIONS) -> Finding:
     q, k, v = shaped(4, 3)
     order, other = torch.tensor([2, 0, 3, 1]), torch.tensor([1, 2, 0])
     rules = Rules(causal=False)
-    found = [difference(kernel(q, k, v, rules)[:, :, order], kernel(q[:, :, order], k[:, :, other], v[:, :, other], rules)) for kernel in kernels.values()]
+    found = [
+        difference(kernel(q, k, v, rules)[:, :, order], kernel(q[:, :, order], k[:, :, other], v[:, :, other], rules))
+        for kernel in kernels.values()
+    ]
     return at_most(1e-12, max(found))

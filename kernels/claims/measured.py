@@ -57,7 +57,12 @@ def side_by_side(calls: dict[str, Callable[[], object]], seconds: float) -> tupl
     return paired_ratio(slow, fast), {name: sample.median_s for name, sample in found.items()}
 
 
-@claim(quantity="decode step of 4 sequences / of 1", formula="bytes of the weights, read once for all; 4 if nothing were shared", source=POPE, measured=True)
+@claim(
+    quantity="decode step of 4 sequences / of 1",
+    formula="bytes of the weights, read once for all; 4 if nothing were shared",
+    source=POPE,
+    measured=True,
+)
 def a_batch_of_4_decodes_as_fast(step: Pass = decode_step, *, layers: int = 8, width: int = 2048, seconds: float = 2.0) -> Finding:
     """Decode is bandwidth-bound: 4 sequences take little longer than 1, because the weights are read once for all. Asked for: less than
     twice as long, and every sequence then costs less than half.
@@ -67,7 +72,12 @@ def a_batch_of_4_decodes_as_fast(step: Pass = decode_step, *, layers: int = 8, w
     return at_most(2.0, side_by_side(calls, seconds)[0], note=SIDE)
 
 
-@claim(quantity="prefill of 512 tokens / of 128", formula="FLOPs: 4 and a little; 1 if the weights' bytes were the cost", source=POPE, measured=True)
+@claim(
+    quantity="prefill of 512 tokens / of 128",
+    formula="FLOPs: 4 and a little; 1 if the weights' bytes were the cost",
+    source=POPE,
+    measured=True,
+)
 def prefill_grows_with_its_tokens(run: Pass = prefill, *, layers: int = 1, width: int = 1024, seconds: float = 1.0) -> Finding:
     """Prefill is compute-bound: four times the tokens take about four times as long. Asked for: at least 2.5 times."""
     model = large_model(layers, width)
@@ -98,9 +108,19 @@ def narrow(model: Model) -> None:
     quantize(model, "int8")
 
 
-@claim(quantity="decode step in bf16 / with int8 weights", formula="bytes: 2 / 1; 1 if nothing were gained", source="Dettmers et al. 2022, arXiv:2208.07339; PyTorch's _weight_int8pack_mm", measured=True)
+@claim(
+    quantity="decode step in bf16 / with int8 weights",
+    formula="bytes: 2 / 1; 1 if nothing were gained",
+    source="Dettmers et al. 2022, arXiv:2208.07339; PyTorch's _weight_int8pack_mm",
+    measured=True,
+)
 def int8_weights_speed_decode(
-    narrow: Callable[[Model], None] = narrow, *, layers: int = 8, width: int = 2048, seconds: float = 2.0, gap: Callable[[], str | None] = no_kernel
+    narrow: Callable[[Model], None] = narrow,
+    *,
+    layers: int = 8,
+    width: int = 2048,
+    seconds: float = 2.0,
+    gap: Callable[[], str | None] = no_kernel,
 ) -> Finding:
     """With int8 weights a decode step nearly halves, where a kernel exists, since half the bytes are read. Asked for: 1.2 times as fast,
     because one thread of a busy processor does not always reach the memory's rate.

@@ -21,7 +21,11 @@ def random_heads(tokens: int) -> tuple[Tensor, Tensor, Tensor]:
     return q, k, v
 
 
-@claim(quantity="tiled - eager, 700 tokens, and with 64 new of 700", formula="running maximum and sum over tiles", source=f"{FLASH}; Milakov and Gimelshein 2018, arXiv:1805.02867")
+@claim(
+    quantity="tiled - eager, 700 tokens, and with 64 new of 700",
+    formula="running maximum and sum over tiles",
+    source=f"{FLASH}; Milakov and Gimelshein 2018, arXiv:1805.02867",
+)
 def tiled_attention_is_exact(tiled: Kernel = tiled) -> Finding:
     """Attention in tiles is no approximation: it is the same sum in another order."""
     q, k, v = torch.randn(2, 4, 700, 8).double(), torch.randn(2, 2, 700, 8).double(), torch.randn(2, 2, 700, 8).double()

@@ -96,7 +96,9 @@ def last_gradient(depth: int, norm: Where, build: Build) -> float:
     return float(model.stacks[0].layers[-1].subs[1].mixer.down_proj.weight.grad.norm())
 
 
-@claim(quantity="gradient of layer 24 / of layer 1 along the residual, pre-norm", formula="x + f(norm(x)): ∂x_L/∂x_1 = 1 + ...", source=WANG)
+@claim(
+    quantity="gradient of layer 24 / of layer 1 along the residual, pre-norm", formula="x + f(norm(x)): ∂x_L/∂x_1 = 1 + ...", source=WANG
+)
 def pre_norm_keeps_gradients_even(build: Build = build) -> Finding:
     """With the norm inside the branch the residual stream hands the gradient down all 24 layers unchanged."""
     return equal(1.0, along_the_residual("pre", build), within=1e-9)
@@ -128,7 +130,11 @@ def embedding_is_scaled(build: Build = build) -> Finding:
         return equal(8**0.5, float((table(torch.tensor([5])) / table.weight[5]).mean()), within=1e-9)
 
 
-@claim(quantity="tables that two embeddings and the output matrix use", formula="W_out = E", source=f"{VASWANI}, section 3.4; Press and Wolf 2016, arXiv:1608.05859")
+@claim(
+    quantity="tables that two embeddings and the output matrix use",
+    formula="W_out = E",
+    source=f"{VASWANI}, section 3.4; Press and Wolf 2016, arXiv:1608.05859",
+)
 def head_is_tied(build: Build = build) -> Finding:
     """Both embeddings and the output matrix of the original Transformer are one table: one memory, counted once."""
     model = build(load_model("transformer-toy"))
@@ -151,7 +157,11 @@ def no_dropout_in_evaluation(drop: Drop = drop) -> Finding:
     return equal(0.0, difference(x, drop(x, 0.1, False)))
 
 
-@claim(quantity="share dropped and mean in training, p = 0.1", formula="x / (1 - p) with probability 1 - p, else 0", source="Srivastava et al. 2014, JMLR 15, section 4")
+@claim(
+    quantity="share dropped and mean in training, p = 0.1",
+    formula="x / (1 - p) with probability 1 - p, else 0",
+    source="Srivastava et al. 2014, JMLR 15, section 4",
+)
 def dropout_in_training(drop: Drop = drop) -> Finding:
     """In training a tenth is zeroed and the rest scaled up, so that the mean stays."""
     y = drop(torch.ones(1 << 16), 0.1, True)
@@ -170,7 +180,11 @@ def encoder_layer() -> nn.Module:
     return nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
 
 
-@claim(quantity="two passes of a torch layer: evaluation, training differ", formula="dropout acts in training only", source=f"{VASWANI}, section 5.4")
+@claim(
+    quantity="two passes of a torch layer: evaluation, training differ",
+    formula="dropout acts in training only",
+    source=f"{VASWANI}, section 5.4",
+)
 def two_passes_agree_only_in_evaluation(layer: Callable[[], nn.Module] = encoder_layer) -> Finding:
     """Two passes of one input agree in evaluation and differ in training."""
     made = layer()

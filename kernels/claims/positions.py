@@ -35,7 +35,9 @@ def moved(spec: s.ModelSpec, build: Build) -> float:
         return difference(model(ids)["decoder"][:, order], model(ids[:, order])["decoder"])
 
 
-@claim(quantity="states of shuffled tokens - shuffled states", formula="f(P x) = P f(x)", source=f"{VASWANI}: no recurrence, no convolution")
+@claim(
+    quantity="states of shuffled tokens - shuffled states", formula="f(P x) = P f(x)", source=f"{VASWANI}: no recurrence, no convolution"
+)
 def without_positions_order_is_lost(build: Build = build) -> Finding:
     """Attention without positions is permutation-equivariant: shuffle the tokens and the same states come out, shuffled."""
     return at_most(1e-12, moved(one_stack(s.Full()), build))
@@ -58,7 +60,10 @@ def rope_scores_depend_on_distance(rotate: Rotate = p.rotate) -> Finding:
     """Rotary scores depend on the distance of query and key alone, in both ways of pairing channels."""
     q, k = torch.randn(2, 16, dtype=torch.float64)
     pairs = [
-        [turned(q, first, rotate, interleaved=both) @ turned(k, second, rotate, interleaved=both) for first, second in ((3, 1), (1003, 1001))]
+        [
+            turned(q, first, rotate, interleaved=both) @ turned(k, second, rotate, interleaved=both)
+            for first, second in ((3, 1), (1003, 1001))
+        ]
         for both in (False, True)
     ]
     return at_most(1e-9, max(difference(near, far) for near, far in pairs))
@@ -100,13 +105,21 @@ def learned_ends_at_1024(learned: Callable[[Tensor, Tensor], Tensor] = p.learned
     return same("refused", "a vector")
 
 
-@claim(quantity="slopes of 8 heads", formula="2^(-8n/N), n = 1..N; bias -slope · distance", source="Press et al. 2021, arXiv:2108.12409, section 3")
+@claim(
+    quantity="slopes of 8 heads",
+    formula="2^(-8n/N), n = 1..N; bias -slope · distance",
+    source="Press et al. 2021, arXiv:2108.12409, section 3",
+)
 def alibi_as_published(slopes: Callable[[int], Tensor] = p.alibi_slopes) -> Finding:
     """ALiBi's slopes for 8 heads are 1/2, 1/4 ... 1/256."""
     return equal([2.0**-n for n in range(1, 9)], slopes(8), within=1e-12)
 
 
-@claim(quantity="bias of 2 queries over 4 keys, head 1 of 2", formula="-m · |position of the query - of the key|", source="Press et al. 2021, figure 3")
+@claim(
+    quantity="bias of 2 queries over 4 keys, head 1 of 2",
+    formula="-m · |position of the query - of the key|",
+    source="Press et al. 2021, figure 3",
+)
 def alibi_grows_with_distance(bias: Callable[[int, int, int], Tensor] = p.alibi_bias) -> Finding:
     """ALiBi takes from a score its slope times the distance, the last query standing at the last key."""
     m = 2.0**-4
@@ -114,7 +127,11 @@ def alibi_grows_with_distance(bias: Callable[[int, int, int], Tensor] = p.alibi_
     return at_most(1e-12, difference(wanted, bias(2, 2, 4)[0]))
 
 
-@claim(quantity="stretch of the fastest and the slowest pair", formula="base' = base · s^(d/(d-2)), s = 4, d = 128", source=f"{YARN}, definition 1")
+@claim(
+    quantity="stretch of the fastest and the slowest pair",
+    formula="base' = base · s^(d/(d-2)), s = 4, d = 128",
+    source=f"{YARN}, definition 1",
+)
 def ntk_as_published(ntk_base: Callable[[float, int, float], float] = p.ntk_base) -> Finding:
     """NTK-aware scaling stretches the slowest pair by the factor and leaves the fastest as it is."""
     plain, scaled = (p.rotary_frequencies(128, base) for base in (10000.0, ntk_base(10000.0, 128, 4.0)))
@@ -133,7 +150,11 @@ def yarn(width: int, base: float, factor: float, trained: int) -> Tensor:
     return p.yarn_scaled(width, base, factor=factor, trained=trained)
 
 
-@claim(quantity="frequencies - published, d = 128, s = 16, 4096 trained", formula="(1 - γ) θ / s + γ θ, γ from 1 turn (0) to 32 turns (1)", source=f"{YARN}, section 3.2")
+@claim(
+    quantity="frequencies - published, d = 128, s = 16, 4096 trained",
+    formula="(1 - γ) θ / s + γ θ, γ from 1 turn (0) to 32 turns (1)",
+    source=f"{YARN}, section 3.2",
+)
 def yarn_as_published(yarn: Callable[[int, float, float, int], Tensor] = yarn) -> Finding:
     """YaRN keeps the pairs that turn often in the trained context, stretches those that turn less than once, and blends between."""
     wanted = torch.tensor(published_yarn(128, 10000.0, 16.0, 4096), dtype=torch.float64)

@@ -31,7 +31,9 @@ def layer(mask: s.Mask, position: s.Position | None, *, heads: int, kv_heads: in
     mixer = s.Attention(heads=heads, kv_heads=kv_heads, head_dim=width // heads, mask=mask, position=position)
     feed_forward = s.FeedForward(d_ff=4 * width, activation="relu")
     placed: dict[str, Any] = {"pre_norm" if norm == "pre" else "residual_norm": s.Norm(type="layer")}
-    return s.Layer(sublayers=(s.Sublayer(name="attention", mixer=mixer, **placed), s.Sublayer(name="feed_forward", mixer=feed_forward, **placed)))
+    return s.Layer(
+        sublayers=(s.Sublayer(name="attention", mixer=mixer, **placed), s.Sublayer(name="feed_forward", mixer=feed_forward, **placed))
+    )
 
 
 def one_stack(
@@ -54,13 +56,17 @@ def one_stack(
         final=(s.Norm(type="layer"),) if norm == "pre" else (),
     )  # fmt: skip
     head = s.Linear(name="weight", d_in=width, d_out=ROWS, shares="decoder/embedding/token")
-    return s.ModelSpec(name="small", source=("made for a claim",), stacks=(stack,), heads=(s.Head(name="lm_head", stack="decoder", parts=(head,)),))
+    return s.ModelSpec(
+        name="small", source=("made for a claim",), stacks=(stack,), heads=(s.Head(name="lm_head", stack="decoder", parts=(head,)),)
+    )
 
 
 def translator(layers: int = 2) -> s.ModelSpec:
     """The preset transformer-toy with so many layers in its encoder and in its decoder."""
     toy = load_model("transformer-toy")
-    stacks = tuple(msgspec.structs.replace(stack, blocks=(s.Block(pattern=stack.blocks[0].pattern, repeat=layers),)) for stack in toy.stacks)
+    stacks = tuple(
+        msgspec.structs.replace(stack, blocks=(s.Block(pattern=stack.blocks[0].pattern, repeat=layers),)) for stack in toy.stacks
+    )
     return msgspec.structs.replace(toy, stacks=stacks, total_params=None)
 
 

@@ -102,7 +102,11 @@ def query_times_keys(scores: Callable[[Tensor, Tensor], Tensor] = scores) -> Fin
     return equal([[1, 1, 2]], scores(torch.ones(1, 2), torch.tensor([[1.0, 0], [0, 1], [1, 1]])))
 
 
-@claim(quantity="LayerNorm of [1, 2, 3, 4]", formula="(x - mean) / sqrt(mean of (x - mean)² + ε)", source="Ba et al. 2016, arXiv:1607.06450, eq. 4")
+@claim(
+    quantity="LayerNorm of [1, 2, 3, 4]",
+    formula="(x - mean) / sqrt(mean of (x - mean)² + ε)",
+    source="Ba et al. 2016, arXiv:1607.06450, eq. 4",
+)
 def layer_norm_of_1_2_3_4(normalise: Normalise = normalise) -> Finding:
     """Mean 2.5, variance 1.25 (over n, not n - 1): [-1.342, -0.447, 0.447, 1.342]."""
     got = normalise(torch.tensor([1.0, 2, 3, 4]), s.Norm(type="layer"), 4, None, None)
@@ -114,7 +118,11 @@ def cache_bytes(spec: s.ModelSpec, tokens: int) -> int:
     return int(kvcache(spec, Pass(phase="decode", context=tokens)).kv_bytes)
 
 
-@claim(quantity="cache of a token, llama-2-7b", formula="2 · L · K · H · 2 bytes, L = 32, K = 32, H = 128", source="Shazeer 2019, arXiv:1911.02150")
+@claim(
+    quantity="cache of a token, llama-2-7b",
+    formula="2 · L · K · H · 2 bytes, L = 32, K = 32, H = 128",
+    source="Shazeer 2019, arXiv:1911.02150",
+)
 def cache_per_token_7b(cache_bytes: CacheBytes = cache_bytes) -> Finding:
     """A token of a 7B model costs 512 KB of cache in 16 bits (KB of 1024 bytes): a key and a value for every head and layer."""
     return equal(512 * 2**10, cache_bytes(load_model("llama-2-7b"), 1))
@@ -136,13 +144,21 @@ Seconds = Callable[[s.ModelSpec, Device], tuple[float, float]]
 ROUND = "14 GB in the articles; exactly 13.2 GB are read, the input table is not: 6 % less"
 
 
-@claim(quantity="seconds to read 7B weights at 2 TB/s", formula="7e9 · 2 bytes / 2e12 bytes/s", source="Pope et al. 2022, arXiv:2211.05102, section 2")
+@claim(
+    quantity="seconds to read 7B weights at 2 TB/s",
+    formula="7e9 · 2 bytes / 2e12 bytes/s",
+    source="Pope et al. 2022, arXiv:2211.05102, section 2",
+)
 def reading_7b_takes_7ms(step_seconds: Seconds = step_seconds) -> Finding:
     """A decode step reads every weight: 14 GB over the 2 TB/s of an A100 are 7 ms, whatever the arithmetic."""
     return equal(0.007, step_seconds(load_model("llama-2-7b"), load_device("a100-80gb-sxm"))[0], within=0.1, note=ROUND)
 
 
-@claim(quantity="seconds of arithmetic of that step", formula="2 · 7e9 FLOPs / 312e12 FLOP/s", source="Pope et al. 2022, arXiv:2211.05102, section 2")
+@claim(
+    quantity="seconds of arithmetic of that step",
+    formula="2 · 7e9 FLOPs / 312e12 FLOP/s",
+    source="Pope et al. 2022, arXiv:2211.05102, section 2",
+)
 def arithmetic_of_that_step(step_seconds: Seconds = step_seconds) -> Finding:
     """The arithmetic of the same step takes less than 0.1 ms at the peak of an A100."""
     return at_most(1e-4, step_seconds(load_model("llama-2-7b"), load_device("a100-80gb-sxm"))[1])

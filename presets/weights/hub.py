@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -23,7 +22,7 @@ from ..huggingface.jsonfile import read_json
 from ..spec import ModelSpec
 from .gguf_file import read_parts
 from .gguf_model import model_of_gguf
-from .remote import Deadline, RangeSource, hub_utils
+from .remote import Deadline, RangeSource, hub_utils, within
 from .safetensors_file import INDEX_ENDING, MOST_HEADER, check_index, choose_files, gather, read_header, shards_of
 from .source import FileSource, Source, safe_text
 from .stored import StoredWeights
@@ -166,7 +165,7 @@ def find_repo(name: str, revision: str | None) -> Repo:
 
     def ask() -> Repo:
         try:
-            info = HfApi().model_info(name, revision=revision, files_metadata=True, timeout=SECONDS)
+            info = within(FILE_SECONDS, lambda: HfApi().model_info(name, revision=revision, files_metadata=True, timeout=SECONDS))
         except Exception as error:
             if unreached(error):
                 return Repo(repo=name, revision=revision, asked=name, offline=True)
@@ -184,10 +183,7 @@ def find_repo(name: str, revision: str | None) -> Repo:
 
 
 def get_file(repo: Repo, file: str, *, or_raise: Exception | None = None) -> Path:
-    """A small file by huggingface_hub's own download and cache, in bounded time.
-
-    Its retries cannot be bounded, so they run beside us: a thread that is left behind when time is up.
-    """
+    """A small file by huggingface_hub's own download and cache, in bounded time."""
     from huggingface_hub import hf_hub_download
 
     if repo.sizes.get(file, 0) > MOST_HEADER:
@@ -195,23 +191,12 @@ def get_file(repo: Repo, file: str, *, or_raise: Exception | None = None) -> Pat
     download = partial(
         hf_hub_download, repo.repo, file, revision=repo.revision, etag_timeout=SECONDS, local_files_only=repo.offline, library_name="tfm"
     )
-    outcome: list[Any] = []
-
-    def work() -> None:
-        try:
-            outcome.append(download())
-        except Exception as error:  # noqa: BLE001 - handed to the caller, below
-            outcome.append(error)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(FILE_SECONDS)
-    if not outcome:
-        late = f"{file} did not arrive in {FILE_SECONDS:g} s"
-        raise UnreadableError(f"{repo.repo} cannot be read: {late}; try again, or set HF_ENDPOINT to a mirror")
-    if isinstance(outcome[0], Exception):
-        raise or_raise or outcome[0]
-    return Path(outcome[0])
+    try:
+        return Path(within(FILE_SECONDS, download))
+    except Exception as error:
+        if or_raise is not None:
+            raise or_raise from error
+        raise
 
 
 def fetch(repo: Repo, file: str) -> Path:

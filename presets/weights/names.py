@@ -33,21 +33,26 @@ attention/q_b_proj: self_attn.q_b_proj attn_q_b
 attention/kv_a_proj: self_attn.kv_a_proj_with_mqa attn_kv_a_mqa
 attention/kv_a_norm: self_attn.kv_a_layernorm attn_kv_a_norm
 attention/kv_b_proj: self_attn.kv_b_proj attn_kv_b attn_k_b attn_v_b
-attention/norm: input_layernorm ln_1 attention_norm attn_norm layer.0.layer_norm norm1 self_attn_layer_norm
+cross_attention/q_proj: layer.1.EncDecAttention.q encoder_attn.q_proj
+cross_attention/k_proj: layer.1.EncDecAttention.k encoder_attn.k_proj
+cross_attention/v_proj: layer.1.EncDecAttention.v encoder_attn.v_proj
+cross_attention/o_proj: layer.1.EncDecAttention.o encoder_attn.out_proj
+cross_attention/norm: layer.1.layer_norm encoder_attn_layer_norm
+attention/norm: ln_attn input_layernorm ln_1 attention_norm attn_norm layer.0.layer_norm norm1 self_attn_layer_norm
 attention/output_norm: post_attention_layernorm post_self_attn_layernorm post_attention_norm
-feed_forward/norm: post_attention_layernorm pre_feedforward_layernorm ln_2 ffn_norm layer.1.layer_norm norm2
+feed_forward/norm: ln_mlp layer.2.layer_norm post_attention_layernorm pre_feedforward_layernorm ln_2 ffn_norm layer.1.layer_norm norm2
   final_layer_norm post_attention_norm
 moe/norm: post_attention_layernorm pre_feedforward_layernorm ffn_norm post_attention_norm norm2
 feed_forward/output_norm: post_feedforward_layernorm post_mlp_layernorm post_ffw_norm
 moe/output_norm: post_feedforward_layernorm post_ffw_norm
 attention/residual_norm: attention.output.LayerNorm attn_output_norm
 feed_forward/residual_norm: output.LayerNorm layer_output_norm
-feed_forward/gate_proj: mlp.gate_proj feed_forward.w1 mlp.w1 ffn_gate layer.1.DenseReluDense.wi_0
+feed_forward/gate_proj: mlp.gate_proj feed_forward.w1 mlp.w1 ffn_gate layer.1.DenseReluDense.wi_0 layer.2.DenseReluDense.wi_0
 feed_forward/up_proj: mlp.up_proj feed_forward.w3 mlp.w2 mlp.fc1 mlp.c_fc mlp.fc_in mlp.dense_h_to_4h
-  intermediate.dense ffn_up fc1 layer.1.DenseReluDense.wi_1 layer.1.DenseReluDense.wi
+  intermediate.dense ffn_up fc1 layer.1.DenseReluDense.wi_1 layer.2.DenseReluDense.wi_1 layer.2.DenseReluDense.wi layer.1.DenseReluDense.wi
 feed_forward/gate_proj + feed_forward/up_proj: mlp.gate_up_proj ffn_up
 feed_forward/down_proj: mlp.down_proj feed_forward.w2 mlp.fc2 mlp.c_proj mlp.fc_out mlp.dense_4h_to_h output.dense
-  ffn_down fc2 layer.1.DenseReluDense.wo
+  ffn_down fc2 layer.1.DenseReluDense.wo layer.2.DenseReluDense.wo
 moe/router/weight: mlp.gate block_sparse_moe.gate mlp.router mlp.router.layer ffn_gate_inp feed_forward.router
 moe/router/correction: mlp.gate.e_score_correction exp_probs_b
 moe/experts/gate_proj: mlp.experts.gate_proj block_sparse_moe.experts.w1 ffn_gate_exps ffn_gate.
@@ -75,9 +80,9 @@ embedding/token: embed_tokens wte word_embeddings embeddings.word_embeddings emb
   tok_embeddings token_embd
 embedding/position: wpe embeddings.position_embeddings embed_positions position_embd
 embedding/type: embeddings.token_type_embeddings token_types
-embedding/norm: embeddings.LayerNorm token_embd_norm embeddings.layer_norm
+embedding/norm: word_embeddings_layernorm embeddings.LayerNorm token_embd_norm embeddings.layer_norm
 final/norm: norm final_layernorm final_layer_norm ln_f norm_f output_norm
-/lm_head/weight: lm_head output embed_out cls.predictions.decoder
+/lm_head/weight: cls.predictions lm_head output embed_out cls.predictions.decoder
 /lm_head/dense: cls.predictions.transform.dense
 /lm_head/norm: cls.predictions.transform.LayerNorm
 /lm_head/bias: cls.predictions

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import UnreadableError
 
+T = TypeVar("T")
 FIRST_PART = 2**17  # most headers are shorter: one request a file
 READ_SECONDS = 10.0  # without a byte
-CHUNK = 2**16
 MOST_PASSED_OVER = 2**24  # of a server that sends the whole file where a part was asked for
 RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
 
@@ -34,6 +35,29 @@ class Deadline:
         return max(self.end - time.monotonic(), 0.0)
 
 
+def within(seconds: float, ask: Callable[[], T]) -> T:
+    """The answer, if it comes in time; raises TimeoutError else.
+
+    No client bounds all of an answer (its retries, a header sent byte by byte), so it runs in a thread that is left behind.
+    """
+    outcome: list[T | Exception] = []
+
+    def work() -> None:
+        try:
+            outcome.append(ask())
+        except Exception as error:  # noqa: BLE001 - handed to the caller, below
+            outcome.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not outcome:
+        raise TimeoutError
+    if isinstance(outcome[0], Exception):
+        raise outcome[0]
+    return outcome[0]
+
+
 class RangeSource:
     """A file on a server, read by parts.
 
@@ -47,13 +71,17 @@ class RangeSource:
         self.session, self.deadline = session, deadline
         self.size = 2**62  # until the server has said
         self._first = b""
-        self._first = self._part(0, FIRST_PART)
+        self._first = self._fetch(0, FIRST_PART)
 
     def read(self, start: int, count: int) -> bytes:
         """Bytes of the file; those of the first part are at hand."""
         if start + count <= len(self._first) or len(self._first) == self.size:
             return self._first[start : start + count]
-        return self._part(start, count)
+        return self._fetch(start, count)
+
+    def _fetch(self, start: int, count: int) -> bytes:
+        """A part, before the deadline."""
+        return within(self.deadline.left() + 1, lambda: self._part(start, count))
 
     def _part(self, start: int, count: int) -> bytes:
         """One request."""
@@ -136,9 +164,9 @@ class Reply:
     def chunks(self) -> Iterator[bytes]:
         """The body as it arrives, not decoded."""
         if self._context is not None:
-            yield from self._response.iter_raw(CHUNK)
+            yield from self._response.iter_raw()  # with a size it would wait until that much is there
         else:
-            yield from self._response.iter_content(CHUNK)
+            yield from self._response.iter_content(None)
 
     def close(self) -> None:
         """Leave the rest of the body where it is."""

@@ -256,9 +256,7 @@ def test_tiles_hold_no_more_logits_than_they_may(monkeypatch: pytest.MonkeyPatch
     cut=st.integers(0, 5),
 )
 @settings(max_examples=100, deadline=None)
-def test_masks_say_what_the_reference_sees(
-    lengths: tuple[int, int], window: int | None, chunk: int | None, causal: bool, cut: int
-) -> None:
+def test_masks_say_what_the_reference_sees(lengths: tuple[int, int], window: int | None, chunk: int | None, causal: bool, cut: int) -> None:
     T, S = lengths
     rules = Rules(causal=causal, window=window, chunk=chunk)
     rows, columns = range(S - T + min(cut, T - 1), S), range(min(cut, S - 1), S)

@@ -47,7 +47,6 @@ from tfm.presets.spec import (
 )
 
 
-
 @pytest.fixture(autouse=True, scope="module")
 def one_thread() -> Iterator[None]:
     """Tensors this small are slower on several threads, by much on a busy machine."""
@@ -139,7 +138,8 @@ def model_of(*mixers: Mixer) -> Model:
     rms = Norm(type="rms")
     feed = Sublayer(name="feed_forward", mixer=FeedForward(d_ff=11, activation="silu", gated=True), pre_norm=rms)
     layers = tuple(
-        Layer(name=f"kind{place}", sublayers=(Sublayer(name="mixer", mixer=mixer, pre_norm=rms), feed)) for place, mixer in enumerate(mixers)
+        Layer(name=f"kind{place}", sublayers=(Sublayer(name="mixer", mixer=mixer, pre_norm=rms), feed))
+        for place, mixer in enumerate(mixers)
     )
     embeddings = (Embedding(name="token", rows=31),)
     stack = Stack(name="decoder", d_model=20, role="decoder", embeddings=embeddings, blocks=(Block(pattern=layers, repeat=2),))

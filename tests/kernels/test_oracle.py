@@ -8,23 +8,34 @@ angles and some softmaxes in fp32, which leaves differences of about 1e-7.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from tfm.estimators.work import Pass  # noqa: E402
-from tfm.kernels.inputs import random_inputs  # noqa: E402
-from tfm.kernels.model import Model, build_model  # noqa: E402
-from tfm.kernels.paths import ledger_path  # noqa: E402
-from tfm.kernels.shrink import shrink  # noqa: E402
-from tfm.presets.loader import load_model  # noqa: E402
-from tfm.presets.spec import Attention, Embedding, FeedForward, LatentAttention, ModelSpec, MoE, Stack  # noqa: E402
+from tfm.estimators.work import Pass
+from tfm.kernels.inputs import random_inputs
+from tfm.kernels.model import Model, build_model
+from tfm.kernels.paths import ledger_path
+from tfm.kernels.shrink import shrink
+from tfm.presets.loader import load_model
+from tfm.presets.spec import Attention, Embedding, FeedForward, LatentAttention, ModelSpec, MoE, Stack
 
 pytestmark = pytest.mark.oracle
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Tensors this small are slower on several threads, by much on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 TOLERANCE = 5e-6  # of logits near 1
 
 # --- from a small description to the sizes of a configuration -------------------------------------------------------
@@ -429,8 +440,6 @@ def copy_weights(case: Case, theirs: Any, ours: Model) -> None:
 
 def small(name: str) -> ModelSpec:
     """The shrunk preset, of a language model with a vision tower the text alone."""
-    import msgspec
-
     spec = load_model(name)
     if spec.connectors:
         spec = msgspec.structs.replace(spec, stacks=(spec.main,), connectors=())
@@ -448,15 +457,60 @@ def library_output(theirs: Any, spec: ModelSpec, inputs: dict[str, Any]) -> Any:
     return out.pooler_output if spec.heads[0].name == "pooler" else out.logits
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_the_library_gives_the_same_logits(name: str) -> None:
-    case, spec = FAMILIES[name], small(name)
-    theirs = library_model(case, spec)
+def largest_difference(name: str, spec: ModelSpec, theirs: Any) -> float:
+    """Between our logits and the library's, over the largest of them."""
     ours = build_model(spec, dtype=torch.float64)
-    copy_weights(case, theirs, ours)
+    copy_weights(FAMILIES[name], theirs, ours)
     torch.manual_seed(2)
     inputs = random_inputs(ours, Pass(batch=2, context=13, source=None if name.startswith("whisper") else 7))
     with torch.inference_mode():
         expected, found = library_output(theirs, spec, inputs), ours(**inputs)[spec.heads[0].name]
     assert expected.std() > 0.01
-    assert (found - expected).abs().max() < TOLERANCE * max(1.0, float(expected.abs().max()))
+    return float((found - expected).abs().max() / expected.abs().max())
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_library_gives_the_same_logits(name: str) -> None:
+    spec = small(name)
+    assert largest_difference(name, spec, library_model(FAMILIES[name], spec)) < TOLERANCE
+
+
+# What no count shows: each of these fields, changed in the description alone, has to be noticed.
+CHANGES = [
+    ("llama-7b", '"eps":1e-6', '"eps":1e-5'),
+    ("llama-7b", '"activation":"silu"', '"activation":"gelu"'),
+    ("llama-3-8b", '"theta":500000', '"theta":10000'),
+    ("llama-3.1-405b", '"factor":8', '"factor":4'),
+    ("mistral-7b", '"window":5', '"window":6'),
+    ("qwen3-8b", '"head_norm":{', '"head_norm":{"eps":1e-4,'),
+    ("qwen3-30b-a3b", '"top_k":3', '"top_k":3,"scoring":"sigmoid"'),
+    ("mixtral-8x7b", '"top_k":2', '"top_k":2,"normalize":false'),
+    ("gemma-2-9b", '"unit_offset":true', '"unit_offset":false'),
+    ("gemma-2-9b", '"softcap":50.0', '"softcap":0.5'),
+    ("gemma-2-9b", '"softcap":30', '"softcap":29'),
+    ("gemma-2-9b", '"scale":6.0', '"scale":6.1'),
+    ("gemma-2-27b", '"activation":"gelu_tanh"', '"activation":"gelu"'),
+    ("gemma-3-27b", '"type":"linear"', '"type":"ntk"'),
+    ("gpt-2", '"activation":"gelu_tanh"', '"activation":"gelu"'),
+    ("gpt-oss-20b", '"truncate":false', '"truncate":true'),
+    ("gpt-oss-20b", '"activation":"clamped_swiglu"', '"activation":"silu"'),
+    ("deepseek-v3", '"routed_scale":2.5', '"routed_scale":2.6'),
+    ("deepseek-v3", '"top_groups":2', '"top_groups":3'),
+    ("deepseek-v3", '"interleaved":true', '"interleaved":false'),
+    ("deepseek-v3", '"mscale":1.0', '"mscale":0.5'),
+    ("bert-base", '"activation":"tanh"', '"activation":"relu"'),
+    ("bert-base", '"eps":1e-12', '"eps":1e-5'),
+    ("t5-small", '"bidirectional":true', '"bidirectional":false'),
+    ("t5-small", '"scale":1.0', '"scale":1.01'),
+    ("vit-b-16", '"activation":"gelu"', '"activation":"gelu_tanh"'),
+    ("whisper-large-v3", '"stride":[2],"bias":true,"activation":"gelu"', '"stride":[2],"bias":true,"activation":"relu"'),
+]
+
+
+@pytest.mark.parametrize(("name", "right", "wrong"), CHANGES, ids=[f"{name}-{wrong}" for name, _, wrong in CHANGES])
+def test_a_wrong_field_is_noticed(name: str, right: str, wrong: str) -> None:
+    spec = small(name)
+    text = msgspec.json.encode(spec).decode()
+    assert right in text
+    changed = msgspec.json.decode(text.replace(right, wrong), type=ModelSpec)
+    assert largest_difference(name, changed, library_model(FAMILIES[name], spec)) > 2 * TOLERANCE

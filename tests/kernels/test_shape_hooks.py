@@ -9,7 +9,9 @@ from tfm.estimators.shapes import shapes
 from tfm.estimators.tensors import Dim, Term
 from tfm.estimators.work import Pass
 from tfm.kernels.shape_hooks import compare
+from tfm.kernels.shrink import cut
 from tfm.presets.errors import UsageError
+from tfm.presets.huggingface import read_config
 from tfm.presets.loader import load_model
 from tfm.presets.variants import with_kv_heads
 
@@ -30,20 +32,20 @@ FORWARD = [pytest.param("bert-base", id="pooler"), pytest.param("vit-b-16", id="
 @pytest.mark.parametrize("name", [*MODELS, *FORWARD])
 def test_prefill_and_training_as_predicted(name: str) -> None:
     for phase in ("prefill", "train"):
-        seen = compare(load_model(name), Pass(phase=phase, batch=3, context=37, source=22))
+        seen = compare(cut(load_model(name), 2), Pass(phase=phase, batch=3, context=37, source=22))
         assert [shape for shape in seen if not shape.ok] == []
         assert len(seen) > 20
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_decode_step_as_predicted(name: str) -> None:
-    seen = compare(load_model(name), DECODE)
+    seen = compare(cut(load_model(name), 2), DECODE)
     assert [shape for shape in seen if not shape.ok] == []
     assert any(shape.what == "cache" for shape in seen)
 
 
 def test_windows_shorter_than_the_context() -> None:
-    seen = compare(load_model("gpt-oss-20b"), replace(DECODE, context=300))
+    seen = compare(cut(load_model("gpt-oss-20b"), 2), replace(DECODE, context=300))
     assert [shape for shape in seen if not shape.ok] == []
     caches = {shape.path: shape.observed for shape in seen if shape.what == "cache"}
     assert {size[2] for size in caches.values() if size} == {128, 300}
@@ -102,3 +104,23 @@ def test_a_module_that_never_ran_is_seen() -> None:
 def test_images_that_do_not_fit_are_refused() -> None:
     with pytest.raises(UsageError, match="512 tokens of the context, got --ctx 37"):
         compare(load_model("gemma-3-27b"), Pass(batch=1, context=37, images=2))
+
+
+HYBRIDS = {
+    "mamba": {
+        "model_type": "mamba", "architectures": ["MambaForCausalLM"], "vocab_size": 211, "hidden_size": 24, "state_size": 6,
+        "num_hidden_layers": 2, "time_step_rank": 3,
+    },
+    "mamba2": {
+        "model_type": "mamba2", "architectures": ["Mamba2ForCausalLM"], "vocab_size": 211, "hidden_size": 24, "state_size": 6,
+        "num_hidden_layers": 2, "num_heads": 6, "head_dim": 8, "n_groups": 2,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_states_and_tails_as_predicted(name: str) -> None:
+    spec = read_config(HYBRIDS[name])
+    seen = [*compare(spec, Pass(batch=2, context=5)), *compare(spec, Pass(phase="decode", batch=2, context=5))]
+    assert [shape for shape in seen if not shape.ok] == []
+    assert {shape.path.rpartition("/")[2] for shape in seen if shape.what == "cache"} == {"state", "conv_tail"}

@@ -1,0 +1,133 @@
+"""Which of PyTorch's calls for the same linear layer is fastest with few rows: `kernels/linear.py` is written from this table.
+
+    python benchmarks/linear_calls.py
+    python benchmarks/linear_calls.py --shapes 4096x4096 --rows 1,2,4,8,16,64 --dtype bf16
+
+Each number is the share of the bandwidth that `mv` reaches in fp32 over as many bytes of memory: 1.00 reads the weight as fast as a
+matrix-vector product can. int8 and int4 weights have a half and a quarter of the bytes of bf16, so `ms` tells whether they pay.
+All calls of a line are measured in turn, over weights that rotate so that none is still in the last-level cache.
+By default one thread and the processor's time, which another program on the machine hardly disturbs; `--wall` takes the clock and all
+threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from tfm.kernels.linear import fast_linear, linear_call
+from tfm.kernels.probes import random_tensor
+from tfm.kernels.timing import Stopping, buffers_needed, host_watch, interleave, last_level_cache_bytes, rotated
+from torch import Tensor
+from torch.nn import functional as F
+
+CPU = torch.device("cpu")
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+GROUP = 128
+Weights = list[tuple[Tensor, ...]]
+
+
+def copies(size_bytes: int) -> int:
+    """Weights to rotate: four times the cache, at most 64."""
+    return min(64, buffers_needed(size_bytes, last_level_cache_bytes()))
+
+
+def repeated(make: Callable[[], tuple[Tensor, ...]]) -> Weights:
+    """One weight and copies of it in other places."""
+    first = make()
+    count = copies(sum(x.nbytes for x in first))
+    return [first, *(tuple(x.clone() for x in first) for _ in range(count - 1))]
+
+
+def plain(outputs: int, inputs: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """A weight [O,I]."""
+    return (random_tensor((outputs, inputs), dtype, CPU),)
+
+
+def int8(outputs: int, inputs: int) -> tuple[Tensor, ...]:
+    """int8 values [O,I] and bf16 scales [O]."""
+    return torch.randint(-127, 128, (outputs, inputs), dtype=torch.int8), random_tensor((outputs,), torch.bfloat16, CPU)
+
+
+def int4(outputs: int, inputs: int) -> tuple[Tensor, ...]:
+    """Packed int4 values and a bf16 scale and offset for every 128 of them."""
+    levels = torch.randint(0, 16, (outputs, inputs), dtype=torch.int32)
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(levels, 1)
+    return packed, random_tensor((inputs // GROUP, outputs, 2), torch.bfloat16, CPU)
+
+
+def plain_calls(x: Tensor, outputs: int) -> dict[str, Callable[[tuple[Tensor, ...]], object]]:
+    """Every way to say x [R,I] times a weight [O,I] transposed."""
+    calls: dict[str, Callable[[tuple[Tensor, ...]], object]] = {
+        "F.linear": lambda w: F.linear(x, w[0]),
+        "matmul": lambda w: x @ w[0].t(),
+        "mm": lambda w: torch.mm(w[0], x.t()),
+        "fast_linear": lambda w: fast_linear(x, w[0]),
+    }
+    if len(x) == 1:
+        calls["mv"] = lambda w: torch.mv(w[0], x[0])
+    if outputs % 8 == 0:
+        calls["bmm of 8"] = lambda w: torch.bmm(w[0].view(8, outputs // 8, -1), x.t().expand(8, -1, -1))
+    return calls
+
+
+def quantized_calls(x: Tensor) -> dict[str, Callable[[tuple[Tensor, ...]], object]]:
+    """PyTorch's int8 and int4 products with bf16 activations."""
+    return {
+        "int8": lambda w: torch._weight_int8pack_mm(x, *w),
+        "int4": lambda w: torch._weight_int4pack_mm_for_cpu(x, w[0], GROUP, w[1]),
+    }
+
+
+def line(rows: int, inputs: int, dtype: torch.dtype, weights: dict[str, Weights], rounds: int, clock: Callable[[], float]) -> str:
+    """One line of the table: the share of fp32 `mv` and the milliseconds of every call."""
+    x = random_tensor((rows, inputs), dtype, CPU)
+    calls = {name: rotated(call, weights["plain"]) for name, call in plain_calls(x, weights["plain"][0][0].shape[0]).items()}
+    calls |= {name: rotated(call, weights[name]) for name, call in quantized_calls(x).items() if name in weights}
+    vector = random_tensor((4096,), torch.float32, CPU)
+    calls["probe"] = rotated(lambda w: torch.mv(w[0].view(-1, 4096), vector), weights["probe"])
+    stopping = Stopping(min_samples=rounds, min_seconds=0, max_seconds=60, target_spread=math.inf)
+    with torch.inference_mode():
+        found = interleave(calls, clock=clock, watch=host_watch(clock), stopping=stopping, warmup=1)
+    best = weights["probe"][0][0].nbytes / found["probe"].median_s
+    sizes = {name: sum(part.nbytes for part in weights.get(name, weights["plain"])[0]) for name in calls}
+    cells = [
+        f"{name} {sizes[name] / found[name].median_s / best:.2f} ({1e3 * found[name].median_s:.2f} ms)" for name in calls if name != "probe"
+    ]
+    return f"{best / 1e9:5.1f} GB/s  " + "  ".join(cells)
+
+
+def main() -> None:
+    """Read the options, print a line a shape, dtype and number of rows."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--shapes", default="4096x4096,4096x11008,32000x4096,1024x3072", help="O x I of the weights")
+    parser.add_argument("--rows", default="1,2,4,8")
+    parser.add_argument("--dtype", default="fp32,bf16")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--wall", action="store_true", help="the clock and all threads")
+    given = parser.parse_args()
+    if not given.wall:
+        torch.set_num_threads(1)
+    print(f"PyTorch {torch.__version__}, {torch.get_num_threads()} threads, {'wall' if given.wall else 'processor'} time")
+    for shape in given.shapes.split(","):
+        outputs, inputs = (int(side) for side in shape.split("x"))
+        for name in given.dtype.split(","):
+            dtype = DTYPES[name]
+            weights = {
+                "plain": repeated(partial(plain, outputs, inputs, dtype)),
+                "probe": repeated(partial(plain, outputs * inputs // 4096, 4096, torch.float32)),
+            }
+            if dtype == torch.bfloat16:
+                weights |= {"int8": repeated(partial(int8, outputs, inputs)), "int4": repeated(partial(int4, outputs, inputs))}
+            for rows in (int(count) for count in given.rows.split(",")):
+                call = linear_call(rows, weights["plain"][0][0])
+                text = line(rows, inputs, dtype, weights, given.rounds, time.perf_counter if given.wall else time.process_time)
+                print(f"{shape:>11} {name} rows {rows:>3} -> {call:6} {text}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
