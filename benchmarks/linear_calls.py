@@ -19,11 +19,12 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
+from torch import Tensor
+from torch.nn import functional as F
+
 from tfm.kernels.linear import fast_linear, linear_call
 from tfm.kernels.probes import random_tensor
 from tfm.kernels.timing import Stopping, buffers_needed, host_watch, interleave, last_level_cache_bytes, rotated
-from torch import Tensor
-from torch.nn import functional as F
 
 CPU = torch.device("cpu")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -70,8 +71,10 @@ def plain_calls(x: Tensor, outputs: int) -> dict[str, Callable[[tuple[Tensor, ..
     }
     if len(x) == 1:
         calls["mv"] = lambda w: torch.mv(w[0], x[0])
+    if outputs % 16 == 0:
+        calls["bmm, 16 a slice"] = lambda w: torch.bmm(x.expand(outputs // 16, -1, -1), w[0].view(outputs // 16, 16, -1).transpose(1, 2))
     if outputs % 8 == 0:
-        calls["bmm of 8"] = lambda w: torch.bmm(w[0].view(8, outputs // 8, -1), x.t().expand(8, -1, -1))
+        calls["bmm, 8 slices"] = lambda w: torch.bmm(w[0].view(8, outputs // 8, -1), x.t().expand(8, -1, -1))
     return calls
 
 

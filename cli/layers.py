@@ -40,7 +40,7 @@ def layers(
     as_csv: o.Csv = False,
     as_markdown: o.Markdown = False,
 ) -> None:
-    r"""RNN, GRU, LSTM and self-attention: FLOPs, parameters, steps that must wait for one another, path length.
+    """RNN, GRU, LSTM and self-attention: FLOPs, parameters, steps that must wait for one another, path length.
 
     \b
     Examples:

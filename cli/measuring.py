@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ..presets.errors import MissingExtraError, TfmError
+from ..presets.errors import MissingExtraError, TfmError, UnreadableError
 
 if TYPE_CHECKING:
     from ..kernels.benchmarks.record import Record
@@ -99,14 +99,14 @@ def run_bench(bench: Bench, *, threads: int | None, seconds: str, as_json: bool,
     progress = Progress()
     setting = setting_for(threads, seconds, progress)
     found: list[Record] = []
-    failure: TfmError | KeyboardInterrupt | None = None
+    failure: BaseException | None = None
     try:
         for record in bench.lines(setting):
             found.append(record)  # noqa: PERF402 - an interrupt must find what there is so far
-    except (TfmError, KeyboardInterrupt) as error:
-        failure = error
+    except (TfmError, MemoryError, RuntimeError, KeyboardInterrupt) as error:
+        failure = in_words(error)
     progress.done()
-    if isinstance(failure, TfmError) and not found:
+    if failure is not None and not found and not isinstance(failure, KeyboardInterrupt):
         raise failure
     notes = tuple(note for note in map(busy_note, found) if note)
     rows = [record.figures() for record in found]
@@ -117,6 +117,15 @@ def run_bench(bench: Bench, *, threads: int | None, seconds: str, as_json: bool,
         raise typer.Exit(130)
     if failure is not None:
         raise failure
+
+
+def in_words(error: BaseException) -> BaseException:
+    """PyTorch's way of saying that the memory is used up, as an error of ours; any other as it is."""
+    text = str(error).lower()
+    full = isinstance(error, MemoryError) or "out of memory" in text or "can't allocate memory" in text
+    if isinstance(error, TfmError | KeyboardInterrupt) or not (full or type(error).__name__ == "OutOfMemoryError"):
+        return error
+    return UnreadableError("the memory was used up although it had looked enough; ask for fewer layers, a shorter context or a smaller batch")
 
 
 def answer(bench: Bench, rows: list[dict[str, object]], notes: tuple[str, ...]) -> Answer:

@@ -66,13 +66,14 @@ class Question(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
             inputs={name: value[0] if isinstance(value, list) and len(value) == 1 else value for name, value in inputs.items()},
             assumptions=tuple(said),
             result={"rows": rows},
-            tables=(table_of([shown(row, rows, self.hidden) for row in rows]),),
+            tables=(table_of(shown(rows, self.hidden)),),
         )
 
 
-def shown(row: Mapping[str, object], rows: list[dict[str, object]], hidden: tuple[str, ...]) -> dict[str, object]:
-    """A row for people: without what is hidden, and without what is nothing in every row."""
-    return {name: value for name, value in row.items() if name not in hidden and any(other.get(name) not in (0, None) for other in rows)}
+def shown(rows: list[dict[str, object]], hidden: tuple[str, ...]) -> list[dict[str, object]]:
+    """The rows for people: without what is hidden, and without what is nothing in every row."""
+    told = {name for row in rows for name, value in row.items() if value not in (0, None)} - {*hidden}
+    return [{name: value for name, value in row.items() if name in told} for row in rows]
 
 
 def print_answer(question: Question[R], options: Options, *, explain: bool, as_json: bool, as_csv: bool, as_markdown: bool) -> None:

@@ -169,18 +169,18 @@ def token_axes(options: Options, spec: ModelSpec) -> tuple[dict[str, Sequence[in
         length = sourced[0].default_tokens or DEFAULT_SOURCE_TOKENS
         fixed = "fixed by the model" if sourced[0].default_tokens else "not given"
         said.append(f"source of {length} tokens ({fixed}; --src sets it)")
-    if options.images is not None:
-        check_images(options.images, spec, said)
+    check_images(options.images, spec, said)
     return axes, tuple(said)
 
 
-def check_images(images: int, spec: ModelSpec, said: list[str]) -> None:
+def check_images(given: int | None, spec: ModelSpec, said: list[str]) -> None:
     """Refuse a number of images that leaves nothing to run or that no figure can hold."""
+    images = spec.images if given is None else given
     if images > units.MAX_BATCH:
         raise UsageError(f"--images: too large, got {images}; allowed: a whole number from 0 to {units.MAX_BATCH}")
     if not images and spec.main.tokens == "image":
         raise UsageError(f"--images 0 leaves {spec.name} nothing to run, it sees images alone; give at least 1")
-    if images and not any(stack.tokens == "image" for stack in spec.stacks):
+    if given and not any(stack.tokens == "image" for stack in spec.stacks):
         said.append(f"--images changes nothing: {spec.name} sees no images")
 
 

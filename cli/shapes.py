@@ -48,7 +48,7 @@ def shapes(
     as_csv: o.Csv = False,
     as_markdown: o.Markdown = False,
 ) -> None:
-    r"""The shape of every tensor on its way: ids, embeddings, queries, keys, values, scores, caches, logits, loss.
+    """The shape of every tensor on its way: ids, embeddings, queries, keys, values, scores, caches, logits, loss.
 
     \b
     Examples:

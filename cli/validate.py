@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from ..presets.spec import ModelSpec
     from .output import Answer
 
-Only = Annotated[str | None, typer.Option("--only", help="counts (seconds, whatever the size of the model) or times.")]
+Only = Annotated[
+    str | None, typer.Option("--only", help="counts (seconds, whatever the size of the model) or times; of claims: names, by comma.")
+]
 Phases = Annotated[str, typer.Option("--phase", help="prefill, decode, train (counts only); a comma takes several.")]
 PHASES = ("prefill", "decode", "train")
 PARTS = ("counts", "times")
@@ -36,6 +38,8 @@ def validate(
     seconds: Seconds = "10s",
     presets: o.Presets = None,
     lenient: o.Lenient = False,
+    listed: Annotated[bool, typer.Option("--list", help="The claims there are, without looking at them.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Each claim in words, its formula and source.")] = False,
     as_json: o.Json = False,
     as_csv: o.Csv = False,
     as_markdown: o.Markdown = False,
@@ -43,11 +47,13 @@ def validate(
     r"""Predicted beside observed: parameters, FLOPs and cache bytes of real modules, decode and prefill on the clock.
 
     Exit 3 where a count differs at all or a time is below its floor; a time outside its expected interval is noted.
+    In place of a model, `claims`: what articles say about transformers, each claim looked at here; exit 3 where one fails.
 
     \b
     Examples:
       tfm validate gpt-2 --only counts
       tfm validate llama-7b --only counts --phase decode --ctx 1k --json
+      tfm validate claims --only softmax-of-3-1-02,variance-is-d-k --explain
     """
     from .bench_passes import chosen
     from .measuring import Progress, need_torch, setting_for
@@ -56,28 +62,35 @@ def validate(
 
     one_format(as_json=as_json, as_csv=as_csv, as_markdown=as_markdown)
     if model == "claims":
-        raise UsageError("`tfm validate claims` is reserved for the claims of the articles and not there yet; give a model")
+        from .claims import validate_claims
+
+        validate_claims(only, listed=listed, explain=explain, as_json=as_json, as_csv=as_csv, as_markdown=as_markdown)
+        return
+    if listed or explain:
+        raise UsageError("--list and --explain belong to `tfm validate claims`; a model has neither")
     need_torch()
     phases, parts = read_phases(phase), read_parts(only)
     spec = chosen(model, gqa, presets, lenient=lenient)
     sizes = {"batch": batch and parse_int(batch, name="--batch"), "context": ctx and parse_tokens(ctx, name="--ctx")}
     given = {name: size for name, size in sizes.items() if size}
     progress = Progress()
+    from ..kernels.benchmarks.setting import torch_dtype
+    from ..kernels.validation import validate_counts, validate_times
+
     found: list[Finding] = []
-    if "counts" in parts:
-        from ..kernels.validation import validate_counts
-
-        found += validate_counts(spec, phases=phases, **given)
-    if "times" in parts:
-        from ..kernels.benchmarks.setting import torch_dtype
-        from ..kernels.validation import validate_times
-
-        setting = setting_for(threads, seconds, progress)
-        found += validate_times(spec, phases=phases, dtype=torch_dtype(dtype), layers=layers, setting=setting, **given)
+    code = 0
+    try:  # an interrupt leaves the rows that there are
+        if "counts" in parts:
+            found.extend(validate_counts(spec, phases=phases, **given))
+        if "times" in parts:
+            setting = setting_for(threads, seconds, progress)
+            found.extend(validate_times(spec, phases=phases, dtype=torch_dtype(dtype), layers=layers, setting=setting, **given))
+    except KeyboardInterrupt:
+        code = 130
     progress.done()
     emit(answer(spec, found, only), as_json=as_json, as_csv=as_csv, as_markdown=as_markdown)
-    if not passed(found):
-        raise typer.Exit(3)
+    if code or not passed(found):
+        raise typer.Exit(code or 3)
 
 
 def register(app: typer.Typer) -> None:

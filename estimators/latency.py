@@ -209,5 +209,6 @@ def step_floors(spec: ModelSpec, step: Pass, device: Device, count: int) -> tupl
     floors: list[Any] = []
     for start in range(step.context + 1, last + 1, AT_ONCE):
         contexts = np.arange(start, min(start + AT_ONCE, last + 1), dtype=kind)
-        floors.append(np.broadcast_to(roofline(spec, replace(step, context=contexts), device).floor_s, contexts.shape))
+        floor: Number = roofline(spec, replace(step, context=contexts), device).floor_s
+        floors.append(np.broadcast_to(floor, contexts.shape))
     return float(floors[0][0]), float(floors[-1][-1]), float(sum(part.sum() for part in floors))

@@ -123,7 +123,7 @@ FUSED = {
 }
 
 
-class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Operators(TorchDispatchMode):
     """Notes the name of every operator that reaches PyTorch's dispatcher. SDPA's math path has no name there: it is its parts."""
 
     def __init__(self) -> None:

@@ -1,14 +1,17 @@
 """Linear layers for few rows, where the weight's bytes are the cost: the fastest of PyTorch's calls for the same product.
 
-On a CPU PyTorch's calls for the same product differ by up to 1.7 in a decode step. Share of the bandwidth of a matrix-vector
-product in fp32, weight 4096 x 4096, one thread of a Xeon with AMX, PyTorch 2.13 (`benchmarks/linear_calls.py`):
+On a CPU those calls differ by up to 2.3. Share of the bandwidth that a matrix-vector product reaches in fp32; weight 4096 x 4096,
+one thread of a Xeon with AMX, PyTorch 2.13 (`benchmarks/linear_calls.py`, which has other shapes too, and int8 and int4 weights):
 
-    rows                          1     2     4     8     16    64
-    bf16  F.linear(x, w)          0.60  0.61  0.60  0.61  0.56  0.36
-    bf16  mv(w, x)                0.81
-    bf16  mm(w, x.T)              0.53  0.81  0.78  0.87  0.87  0.55
-    fp32  F.linear(x, w)          1.0   1.0   0.49  0.33  0.34  0.19
-    fp32  bmm(w in 8 slices, x.T)       0.51  0.51  0.52  0.45  0.24
+    rows                                     1     2     3     4     8     12    16    64
+    bf16  F.linear(x, w)                     0.55  0.56  0.62  0.57  0.54        0.56  0.36
+    bf16  mv(w, x)                           0.84
+    bf16  mm(w, x.T)                         0.58  0.89  0.93  0.95  0.82        0.87  0.55
+    fp32  F.linear(x, w)                     0.99  0.90  0.85  0.47  0.31  0.22  0.34  0.19
+    fp32  bmm(x, slices of 16 outputs)                   0.92  0.74  0.58  0.55  0.28
+    fp32  bmm(8 slices, x.T)                       0.54  0.45  0.46  0.48  0.46  0.47  0.24
+
+F.linear has to repack a bf16 weight for the matrix unit at every call; with the weight on the left it is taken as it lies.
 """
 
 from __future__ import annotations
@@ -18,36 +21,39 @@ from torch import Tensor
 from torch.nn import functional as F
 
 FEW_ROWS = 128  # from here on a product is bound by arithmetic, and all calls are alike
-SLICES = 8
+NARROW, SLICES = 16, 8
 
 
 def linear_call(rows: int, weight: Tensor) -> str:
-    """Which call is fastest for so many rows: "mv", "mm", "bmm" or "linear". Accelerators have one good call."""
+    """Which call is fastest for so many rows: "mv", "mm", "narrow", "slices" or "linear". Accelerators have one good call."""
+    outputs = weight.shape[0]
     if weight.device.type != "cpu" or rows > FEW_ROWS:
         return "linear"
     if rows == 1:
         return "mv"
     if weight.dtype in (torch.bfloat16, torch.float16):
         return "mm"
-    return "bmm" if 7 <= rows <= FEW_ROWS // 2 and weight.shape[0] % SLICES == 0 else "linear"
+    if weight.dtype == torch.float32 and 4 <= rows <= 12 and outputs % NARROW == 0:
+        return "narrow"
+    return "slices" if weight.dtype == torch.float32 and 12 < rows <= 64 and outputs % SLICES == 0 else "linear"
 
 
 def fast_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x [...,I] times weight [O,I] transposed, plus bias [O]: [...,O], by the call `linear_call` names."""
-    rows = x.reshape(-1, x.shape[-1])
+    """x [...,I] times weight [O,I] transposed, plus bias [O]: [...,O], by the call that `linear_call` names."""
+    rows, (outputs, inputs) = x.reshape(-1, x.shape[-1]), weight.shape
     call = linear_call(rows.shape[0], weight)
     if call == "linear":
         return F.linear(x, weight, bias)
     if call == "mv":
-        out = torch.mv(weight, rows[0]).unsqueeze(0)
+        out = torch.mv(weight, rows[0])
     elif call == "mm":
         # [O,I] @ [I,R] -> [O,R]
         out = torch.mm(weight, rows.t()).t()
+    elif call == "narrow":
+        # [n,R,I] @ [n,I,16] -> [n,R,16]
+        out = torch.bmm(rows.expand(outputs // NARROW, -1, -1), weight.view(-1, NARROW, inputs).transpose(1, 2)).transpose(0, 1)
     else:
         # [8,O/8,I] @ [8,I,R] -> [O,R]
-        slices = weight.view(SLICES, weight.shape[0] // SLICES, weight.shape[1])
-        out = torch.bmm(slices, rows.t().expand(SLICES, -1, -1)).view(weight.shape[0], -1).t()
-    if bias is not None:
-        out = out + bias
-    # transposed strides would send SDPA to its slow path
-    return out.contiguous().view(*x.shape[:-1], weight.shape[0])
+        out = torch.bmm(weight.view(SLICES, -1, inputs), rows.t().expand(SLICES, -1, -1)).view(outputs, -1).t()
+    out = out.reshape(*x.shape[:-1], outputs)
+    return out if bias is None else out + bias

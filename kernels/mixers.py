@@ -87,8 +87,6 @@ class Run:
                 if "relative_bias" not in self.tables:
                     raise UnsupportedError("relative buckets need a parameter called relative_bias among the stack's embeddings")
                 return relative_bias(self.tables["relative_bias"], self.tokens, keys, bidirectional=both, furthest=furthest)[None]
-            case s.Disentangled():
-                raise UnsupportedError("DeBERTa's disentangled positions have no module here")
             case _:
                 return None
 
@@ -243,5 +241,7 @@ def refuse(spec: s.Attention | s.LatentAttention) -> None:
     """What has rows in the ledger and no module here."""
     if spec.indexer is not None:
         raise UnsupportedError("attention to keys that an indexer picks has no module here")
+    if isinstance(spec.position, s.Disentangled):
+        raise UnsupportedError("DeBERTa's disentangled positions have no module here")
     if spec.extra:
         raise UnsupportedError(f"further weights of attention ({', '.join(leaf.name for leaf in spec.extra)}) have no module here")

@@ -147,7 +147,7 @@ def cuda_watch(device: torch.device) -> Watch:
 
 def _event() -> torch.cuda.Event:
     """A CUDA event that notes the time."""
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    return torch.cuda.Event(enable_timing=True)
 
 
 def watch_for(device: torch.device) -> Watch:
@@ -160,7 +160,7 @@ def watch_for(device: torch.device) -> Watch:
 
 def graphed(fn: Call) -> Call:
     """`fn` captured as a CUDA graph, for calls with static shapes: replaying it costs one launch however many kernels it holds."""
-    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(3):

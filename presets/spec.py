@@ -20,6 +20,7 @@ from .errors import UsageError
 # Wide enough for any published model, small enough that products of four sizes stay exact in Python and readable.
 Size = Annotated[int, msgspec.Meta(ge=1, le=2**40)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
+MOST_LAYERS = 4096  # of a stack: they are gone through one by one, so this bounds time and memory
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.\-]+$", max_length=64)]
 
 
@@ -590,6 +591,10 @@ class Stack(Data, frozen=True, tag="stack"):
     embeddings: tuple[Part, ...] = ()
     final: tuple[Part, ...] = ()
     max_positions: Size | None = None
+
+    def __post_init__(self) -> None:
+        if self.depth > MOST_LAYERS:
+            raise UsageError(f"stack {self.name!r} has {self.depth} layers; allowed: at most {MOST_LAYERS}")
 
     def layers(self) -> Iterator[Layer]:
         """Every layer from the input to the output."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isqrt
 
 from msgspec.structs import replace
 
@@ -22,6 +23,17 @@ def map_mixers(stack: Stack, change: Callable[[Mixer], Mixer]) -> Stack:
     return replace(stack, blocks=tuple(blocks))
 
 
+def divisors(n: int) -> str:
+    """What divides `n`, for an error line.
+
+    >>> divisors(12)
+    '1, 2, 3, 4, 6, 12'
+    """
+    small = [d for d in range(1, isqrt(n) + 1) if n % d == 0]
+    found = sorted({*small, *(n // d for d in small)})
+    return ", ".join(map(str, found[:32])) + (" ..." if len(found) > 32 else "")
+
+
 def with_kv_heads(spec: ModelSpec, kv_heads: int) -> ModelSpec:
     """The model with `kv_heads` key/value heads in every self-attention of its decoder (of its one stack, if it has
     none).
@@ -35,9 +47,8 @@ def with_kv_heads(spec: ModelSpec, kv_heads: int) -> ModelSpec:
         if not isinstance(mixer, Attention) or mixer.source is not None:
             return mixer
         if mixer.heads % kv_heads:
-            divisors = [n for n in range(1, mixer.heads + 1) if mixer.heads % n == 0]
             raise UsageError(
-                f"{kv_heads} KV heads do not divide the {mixer.heads} query heads of {spec.name}; allowed: {', '.join(map(str, divisors))}"
+                f"{kv_heads} KV heads do not divide the {mixer.heads} query heads of {spec.name}; allowed: {divisors(mixer.heads)}"
             )
         changed += 1
         return replace(mixer, kv_heads=kv_heads)

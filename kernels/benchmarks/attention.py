@@ -67,20 +67,31 @@ def implementations(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(chosen))
 
 
-def attention_calls(problem: Problem, impls: Sequence[str], dtype: torch.dtype, setting: Setting) -> tuple[dict[str, Call], dict[str, str]]:
-    """A call an implementation over caches that rotate, and the backend that each of them runs."""
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A call an implementation over caches that rotate, the backend that each of them runs, and the bytes of all caches."""
+
+    calls: dict[str, Call]
+    backends: dict[str, str]
+    held_bytes: int
+
+
+def prepare(problem: Problem, impls: Sequence[str], dtype: torch.dtype, setting: Setting) -> Prepared:
+    """Allocate, after a look at the memory. Raises UnreadableError with the context that would fit."""
     size = problem.cache_bytes(dtype)
     copies = setting.copies(size, free_memory_bytes(setting.device))
     needed = copies * size + max(problem.scratch_bytes(impl, dtype) for impl in impls)
-    require_memory(
-        needed, setting.device, what=f"attention over {problem.batch} x {problem.context} tokens", fits=what_fits(problem, needed)
-    )
+    what = f"attention over {problem.batch} x {problem.context} tokens"
+    require_memory(needed, setting.device, what=what, fits=what_fits(problem, needed))
     shape = (copies, problem.batch, problem.kv_heads, problem.context, problem.head_dim)
     keys, values = random_tensor(shape, dtype, setting.device), random_tensor(shape, dtype, setting.device)
     queries = random_tensor((problem.batch, problem.heads, problem.tokens, problem.head_dim), dtype, setting.device)
     rules = Rules(causal=True)
-    calls = {impl: attention_call(impl, queries, keys, values, rules) for impl in impls}
-    return calls, {impl: backend_that_ran(queries, keys[0], values[0], impl=impl, rules=rules) for impl in impls}
+    return Prepared(
+        calls={impl: attention_call(impl, queries, keys, values, rules) for impl in impls},
+        backends={impl: backend_that_ran(queries, keys[0], values[0], impl=impl, rules=rules) for impl in impls},
+        held_bytes=int(keys.nbytes + values.nbytes),
+    )
 
 
 def what_fits(problem: Problem, needed: int) -> Callable[[int], str]:
@@ -112,24 +123,25 @@ def bench_attention(
     longer = replace(setting, stopping=replace(setting.stopping, max_seconds=setting.stopping.max_seconds * max(1, len(names) / 2)))
     for problem in problems:
         setting.tell(f"{', '.join(names)}: {problem.batch} x {problem.context} tokens in {dtype_name(dtype)}")
-        calls, backends = attention_calls(problem, names, dtype, setting)
-        samples, yard = beside(longer, yard, calls)
+        ready = prepare(problem, names, dtype, setting)
+        samples, yard = beside(longer, yard, ready.calls)
         for impl, sample in samples.items():
-            yield line(problem, impl, dtype, yard, device_title(setting.device), backend=backends[impl], sample=sample)
+            yield line(problem, impl, dtype, ready, yard, setting, sample)
         if any(sample.interrupted for sample in samples.values()):
             raise KeyboardInterrupt
 
 
-def line(problem: Problem, impl: str, dtype: torch.dtype, yard: Yardstick, device: str, *, backend: str, sample: Sample) -> Record:
+def line(problem: Problem, impl: str, dtype: torch.dtype, ready: Prepared, yard: Yardstick, setting: Setting, sample: Sample) -> Record:
     """The line of one implementation; floor and bound are one, attention being one operator."""
     size = problem.cache_bytes(dtype)
-    bound = max(size / yard.bytes_per_s, problem.flops / yard.flops_per_s if yard.flops_per_s else 0.0)
+    limits = (size / yard.bytes_per_s, problem.flops / yard.flops_per_s if yard.flops_per_s else 0.0)
+    bound = None if setting.in_cache(ready.held_bytes) else max(limits)
     return Record(
         labels={
             "impl": impl, "batch": problem.batch, "ctx": problem.context, "tokens": problem.tokens, "heads": problem.heads,
             "kv_heads": problem.kv_heads, "head_dim": problem.head_dim,
         },
-        device=device,
+        device=device_title(setting.device),
         dtype=dtype_name(dtype),
         sample=sample,
         flops=problem.flops,
@@ -139,5 +151,5 @@ def line(problem: Problem, impl: str, dtype: torch.dtype, yard: Yardstick, devic
         peak_flops_per_s=yard.flops_per_s,
         floor_s=bound,
         bound_s=bound,
-        backend=backend,
+        backend=ready.backends[impl],
     )  # fmt: skip

@@ -40,14 +40,14 @@ class Shape:
         return (self.m * (self.k + self.n) + self.k * self.n) * dtype.itemsize
 
 
-def gemm_call(shape: Shape, dtype: torch.dtype, setting: Setting) -> Call:
-    """A call that multiplies with another matrix each time, so that none is still in the cache."""
+def gemm_call(shape: Shape, dtype: torch.dtype, setting: Setting) -> tuple[Call, int]:
+    """A call that multiplies with another matrix each time, so that none is still in the cache; and the bytes of all matrices."""
     size = shape.weight_bytes(dtype)
     copies = setting.copies(size, free_memory_bytes(setting.device))
     require_memory(size * (copies - 1) + shape.all_bytes(dtype), setting.device, what=f"a product {shape.m} x {shape.k} x {shape.n}")
     pool = random_tensor((copies, shape.n, shape.k), dtype, setting.device)
     x = random_tensor((shape.m, shape.k), dtype, setting.device)
-    return product_call(x, pool)
+    return product_call(x, pool), int(pool.nbytes)
 
 
 def product_call(x: Tensor, pool: Tensor) -> Call:
@@ -62,11 +62,11 @@ def bench_gemm(shapes: Sequence[Shape], *, dtype: torch.dtype = torch.bfloat16, 
     yard = yardstick(setting, dtype)
     for shape in shapes:
         setting.tell(f"{shape.m} x {shape.k} x {shape.n} in {dtype_name(dtype)}")
-        call = gemm_call(shape, dtype, setting)
+        call, held = gemm_call(shape, dtype, setting)
         samples, yard = beside(setting, yard, {"": call})
         sample = samples[""]
         peak = max(yard.flops_per_s or 0.0, shape.flops / sample.median_s)
-        compute, memory = shape.flops / peak, shape.weight_bytes(dtype) / yard.bytes_per_s
+        bound = None if setting.in_cache(held) else max(shape.flops / peak, shape.weight_bytes(dtype) / yard.bytes_per_s)
         yield Record(
             labels={"m": shape.m, "k": shape.k, "n": shape.n},
             device=device_title(setting.device),
@@ -77,8 +77,8 @@ def bench_gemm(shapes: Sequence[Shape], *, dtype: torch.dtype = torch.bfloat16, 
             bandwidth_bytes_per_s=yard.bytes_per_s,
             probe=yard.probe,
             peak_flops_per_s=peak,
-            floor_s=max(compute, memory),
-            bound_s=max(compute, memory),
+            floor_s=bound,
+            bound_s=bound,
             backend=backend_of(call),
         )
         if sample.interrupted:

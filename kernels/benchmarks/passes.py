@@ -113,7 +113,7 @@ class Built:
 
     def in_cache(self, setting: Setting) -> bool:
         """Whether even all copies together may stay in the cache: then memory is no bound."""
-        return len(self.models) * self.held_bytes < 2 * setting.cache_bytes
+        return setting.in_cache(len(self.models) * self.held_bytes)
 
 
 @torch.no_grad()

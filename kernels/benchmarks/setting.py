@@ -55,6 +55,10 @@ class Setting:
         """How many copies of a working set to rotate so that none is still in the cache when its turn comes again."""
         return min(MOST_COPIES, buffers_needed(size_bytes, self.cache_bytes, free_bytes=free_bytes))
 
+    def in_cache(self, size_bytes: int) -> bool:
+        """Whether a working set, all copies together, may stay in the cache: then memory is no bound. CUDA's timer flushes its L2."""
+        return self.device.type != "cuda" and size_bytes < 2 * self.cache_bytes
+
 
 def use_threads(count: int | None) -> None:
     """Set the number of threads of PyTorch's operators; raises UsageError."""

@@ -16,7 +16,7 @@ from ..mixers import Scores
 from ..model import Model, build_model
 from ..modules import Linear
 from .claim import Finding, at_least, at_most, claim, difference, equal
-from .specs import Build, attended, build, one_stack, outputs_of, random_ids, translator
+from .specs import Build, attended, build, one_stack, outputs_of, random_ids, stack_of, translator
 
 POPE = "Pope et al. 2022, arXiv:2211.05102, section 2"
 CROSS = "Vaswani et al. 2017, arXiv:1706.03762, section 3.2.3"
@@ -111,7 +111,7 @@ def cross_keys(build: Build) -> tuple[Tensor, list[Tensor], list[Tensor], list[T
         out = model(random_ids(2, 4), source=random_ids(2, SOURCE))
     for hook in hooks:
         hook.remove()
-    matrices = [layer.subs[1].mixer.k_proj.weight for layer in model.stacks[1].layers]
+    matrices = [layer.subs[1].mixer.k_proj.weight for layer in stack_of(model, 1).layers]
     # in order: 2 of the encoder, then self- and cross-attention of each decoder layer
     return out["encoder"], seen[:2], seen[3::2], matrices
 

@@ -108,11 +108,12 @@ def claim(*, quantity: str, formula: str, source: str, measured: bool = False) -
 
 
 def claims_named(names: Sequence[str] | None) -> list[Claim]:
-    """The claims called so, or all; raises UnknownNameError."""
+    """The claims called so, or of a group called so, or all; raises UnknownNameError."""
+    groups = {claim.group for claim in CLAIMS.values()}
     for name in names or ():
-        if name not in CLAIMS:
-            raise UnknownNameError("claim", name, CLAIMS, "List them with `tfm validate claims --list`.")
-    return [CLAIMS[name] for name in dict.fromkeys(names or CLAIMS)]
+        if name not in CLAIMS and name not in groups:
+            raise UnknownNameError("claim", name, (*CLAIMS, *groups), "List them with `tfm validate claims --list`.")
+    return [claim for claim in CLAIMS.values() if names is None or claim.name in names or claim.group in names]
 
 
 def look(claim: Claim, **replaced: Any) -> Verdict:

@@ -159,7 +159,7 @@ def gradient_reaches_the_encoder(build: Build = build) -> Finding:
 def freeze(weights: list[nn.Parameter]) -> None:
     """No gradient for these."""
     for weight in weights:
-        weight.requires_grad_(requires_grad=False)
+        weight.requires_grad = False
 
 
 def moved_by_training(build: Build, freeze: Callable[[list[nn.Parameter]], None]) -> tuple[float, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ from ...presets.loader import load_model
 from ..blocks import Sublayer
 from ..modules import normalise
 from .claim import Finding, at_least, at_most, claim, difference, equal
-from .specs import Build, Where, build, one_stack, random_ids
+from .specs import Build, Where, build, one_stack, random_ids, stack_of
 from .worked import Normalise
 
 LAYER, RMS = "Ba et al. 2016, arXiv:1607.06450, eq. 4", "Zhang and Sennrich 2019, arXiv:1910.07467, eq. 4"
@@ -63,7 +64,7 @@ def along_the_residual(norm: Where, build: Build) -> float:
     """Gradient behind the last of DEPTH layers over that behind the first, along the residual stream alone: nothing through branches."""
     model = build(one_stack(position=s.Rope(), layers=DEPTH, norm=norm))
     states: list[Tensor] = []
-    for layer in model.stacks[0].layers:
+    for layer in stack_of(model, 0).layers:
         layer.register_forward_hook(lambda _module, _given, got: states.append(got))
         for sub in layer.subs:
             cut_gradient(sub)
@@ -93,7 +94,7 @@ def last_gradient(depth: int, norm: Where, build: Build) -> float:
     """Gradient of the last layer's second feed-forward matrix in a model so deep."""
     model = build(one_stack(position=s.Rope(), layers=depth, norm=norm))
     loss_of(model).backward()
-    return float(model.stacks[0].layers[-1].subs[1].mixer.down_proj.weight.grad.norm())
+    return float(stack_of(model, 0).layers[-1].subs[1].mixer.down_proj.weight.grad.norm())
 
 
 @claim(
@@ -114,7 +115,7 @@ def post_norm_does_not(build: Build = build) -> Finding:
 
 @claim(quantity="gradient of the last layer, 6 / 24 layers, pre-norm", formula="O(sqrt(1 / L)): sqrt(24 / 6)", source=XIONG)
 def pre_norm_tames_the_last_layer(build: Build = build) -> Finding:
-    """With pre-norm the gradient of the last layer falls with the root of the depth, so that no warm-up is needed; with post-norm it does not."""
+    """With pre-norm the gradient of the last layer falls with the root of the depth, so that no warm-up is needed."""
     return equal(2.0, last_gradient(6, "pre", build) / last_gradient(24, "pre", build), within=0.3)
 
 
@@ -125,7 +126,7 @@ def pre_norm_tames_the_last_layer(build: Build = build) -> Finding:
 def embedding_is_scaled(build: Build = build) -> Finding:
     """The original Transformer multiplies embeddings by the square root of D before it adds positions (D = 8: 2.828)."""
     model = build(load_model("transformer-toy"))
-    table = model.stacks[0].embedding.token
+    table = stack_of(model, 0).embedding.token
     with torch.no_grad():
         return equal(8**0.5, float((table(torch.tensor([5])) / table.weight[5]).mean()), within=1e-9)
 
@@ -142,10 +143,14 @@ def head_is_tied(build: Build = build) -> Finding:
     return equal(1, len(places))
 
 
-Drop = Callable[[Tensor, float, bool], Tensor]
+class Drop(Protocol):
+    """x [...] -> the same shape."""
+
+    def __call__(self, x: Tensor, p: float, *, training: bool) -> Tensor:
+        """Some zeroed."""
 
 
-def drop(x: Tensor, p: float, training: bool) -> Tensor:  # noqa: FBT001 - as in PyTorch
+def drop(x: Tensor, p: float, *, training: bool) -> Tensor:
     """PyTorch's own."""
     return F.dropout(x, p, training)
 
@@ -154,7 +159,7 @@ def drop(x: Tensor, p: float, training: bool) -> Tensor:  # noqa: FBT001 - as in
 def no_dropout_in_evaluation(drop: Drop = drop) -> Finding:
     """Outside training dropout does nothing at all."""
     x = torch.randn(1000)
-    return equal(0.0, difference(x, drop(x, 0.1, False)))
+    return equal(0.0, difference(x, drop(x, 0.1, training=False)))
 
 
 @claim(
@@ -164,7 +169,7 @@ def no_dropout_in_evaluation(drop: Drop = drop) -> Finding:
 )
 def dropout_in_training(drop: Drop = drop) -> Finding:
     """In training a tenth is zeroed and the rest scaled up, so that the mean stays."""
-    y = drop(torch.ones(1 << 16), 0.1, True)
+    y = drop(torch.ones(1 << 16), 0.1, training=True)
     return equal([0.1, 1.0], [float((y == 0).double().mean()), float(y.mean())], within=0.01)
 
 

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ...presets import spec as s
 from ...presets.loader import load_model
-from ..attention import IMPLEMENTATIONS, Kernel
+from ..attention import IMPLEMENTATIONS, Kernel, eager
 from ..cache import KeyValue
 from ..counting import by_path
 from ..masks import Rules
@@ -63,12 +63,13 @@ def eight_groups_shrink_32_heads_4x(cache_bytes: Bytes = cache_bytes) -> Finding
     return equal([4.0, 8.0], [cache_bytes(spec) / cache_bytes(with_kv_heads(spec, heads)) for heads in (8, 4)])
 
 
-@claim(quantity="grouped heads - heads with repeated K and V, all kernels", formula="head n reads K/V head n // (N / K)", source=GQA)
+@claim(quantity="grouped heads - eager heads with repeated K and V, all kernels", formula="head n reads K/V head n // (N / K)", source=GQA)
 def grouped_equals_repeated(kernels: Kernels = IMPLEMENTATIONS) -> Finding:
     """Grouped attention is multi-head attention in which a group's heads have the same keys and values."""
     q, k, v = torch.randn(2, 6, 3, 8).double(), torch.randn(2, 2, 5, 8).double(), torch.randn(2, 2, 5, 8).double()
-    wide, rules = [x.repeat_interleave(3, dim=1) for x in (k, v)], Rules(causal=True)
-    return at_most(1e-12, max(difference(kernel(q, *wide, rules), kernel(q, k, v, rules)) for kernel in kernels.values()))
+    rules, (keys, values) = Rules(causal=True), (x.repeat_interleave(3, dim=1) for x in (k, v))
+    wanted = eager(q, keys, values, rules)
+    return at_most(1e-12, max(difference(wanted, kernel(q, k, v, rules)) for kernel in kernels.values()))
 
 
 def continued(model: Model, prefix: Tensor, own: Tensor) -> Tensor:

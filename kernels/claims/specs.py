@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from ...presets import spec as s
 from ...presets.loader import load_model
-from ..model import Model, build_model
 from ..mixers import Scores
+from ..model import Model, build_model
 
 Build = Callable[[s.ModelSpec], Model]
 Where = Literal["pre", "post"]
@@ -68,6 +68,11 @@ def translator(layers: int = 2) -> s.ModelSpec:
         msgspec.structs.replace(stack, blocks=(s.Block(pattern=stack.blocks[0].pattern, repeat=layers),)) for stack in toy.stacks
     )
     return msgspec.structs.replace(toy, stacks=stacks, total_params=None)
+
+
+def stack_of(model: Model, number: int) -> Any:
+    """A stack of a model; its type would say of nothing in it what it is."""
+    return model.stacks[number]
 
 
 def random_ids(batch: int, tokens: int, rows: int = ROWS) -> Tensor:

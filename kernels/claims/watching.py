@@ -6,7 +6,6 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 

@@ -20,7 +20,7 @@ from ..attention import IMPLEMENTATIONS, Kernel
 from ..masks import Rules
 from ..modules import normalise
 from .claim import Finding, at_most, claim, equal
-from .specs import WIDTH, build, one_stack
+from .specs import WIDTH, build, one_stack, stack_of
 
 VASWANI = "Vaswani et al. 2017, arXiv:1706.03762"
 WORST = "the worst of all four kernels"
@@ -167,7 +167,7 @@ def arithmetic_of_that_step(step_seconds: Seconds = step_seconds) -> Finding:
 def block_weights(spec: s.ModelSpec) -> dict[str, int]:
     """Weights of the matrices of one layer that PyTorch's modules really hold, by sublayer."""
     found: dict[str, int] = {}
-    for name, weight in build(spec).stacks[0].layers[0].named_parameters():
+    for name, weight in stack_of(build(spec), 0).layers[0].named_parameters():
         if weight.ndim == 2:
             sublayer = spec.stacks[0].blocks[0].pattern[0].sublayers[int(name.split(".")[1])].name
             found[sublayer] = found.get(sublayer, 0) + weight.numel()

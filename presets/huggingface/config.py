@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from ..errors import UnreadableError
+from ..spec import MOST_LAYERS
 
 T = TypeVar("T")
 LARGEST = 2**31 - 1  # no size in a configuration comes near; products of a few stay readable
 LARGEST_REAL = 1e300
-MOST_LAYERS = 4096  # a description lists every layer once: bounds time and memory
 
 
 class ConfigError(UnreadableError):

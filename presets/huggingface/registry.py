@@ -156,5 +156,6 @@ def note_quantization(cfg: Config) -> None:
         method = found.get("quant_method")
         what = printable(method) if isinstance(method, str) else "unnamed"
         cfg.assume(
-            f"quantization_config ({what}) is not used: counts are of the unquantised model, bytes follow its weights where they are at hand, else --weight-dtype"
+            f"quantization_config ({what}) is not used: counts are of the unquantised model, "
+            "bytes follow its weights where they are at hand, else --weight-dtype"
         )

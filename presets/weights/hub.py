@@ -234,7 +234,7 @@ def opener(repo: Repo) -> Callable[[str], Source]:
     deadline = Deadline(ALL_SECONDS)
 
     def open_file(file: str) -> Source:
-        from huggingface_hub import constants, get_session, hf_hub_url, try_to_load_from_cache
+        from huggingface_hub import constants, hf_hub_url, try_to_load_from_cache
 
         cached = try_to_load_from_cache(repo.repo, file, revision=repo.commit or repo.revision)
         if isinstance(cached, str):
@@ -242,8 +242,9 @@ def opener(repo: Repo) -> Callable[[str], Source]:
         if repo.offline:
             raise UnreadableError(f"{repo.repo}:{file} is not in the cache, and {constants.ENDPOINT} is not reached")
         url = hf_hub_url(repo.repo, file, revision=repo.commit or repo.revision)
-        name = f"{repo.repo}:{file}"
-        return RangeSource(url, hub_utils().build_hf_headers(library_name="tfm"), name=name, session=get_session(), deadline=deadline)
+        name, utils = f"{repo.repo}:{file}", hub_utils()
+        headers = utils.build_hf_headers(library_name="tfm")
+        return RangeSource(url, headers, name=name, session=utils.get_session(), deadline=deadline)
 
     return lambda file: guarded(repo.repo, repo.revision, lambda: open_file(file))
 

@@ -62,6 +62,12 @@ def test_version_and_help(capsys: Capture) -> None:
         pytest.param("params --solve 7B llama-7b", 2, "--solve", id="backwards takes no model"),
         pytest.param("params --solve 3", 2, "no plausible shape", id="nothing so small"),
         pytest.param("show nowhere", 2, "unknown model or device", id="unknown name"),
+        pytest.param("params mine --presets ./nowhere", 1, "no such folder", id="no such folder of presets"),
+        pytest.param("params ~nobody-of-that-name/config.json", 1, "~nobody", id="a home that is not there"),
+        pytest.param("flops vit-b-16 --images 0", 2, "--images 0", id="nothing to look at"),
+        pytest.param("flops gemma-3-27b --images 99999999999", 2, "--images", id="too many images"),
+        pytest.param("latency llama-7b --hardware l4 --new 17m", 2, "at most 16777216", id="too long to be summed"),
+        pytest.param("params --solve 1e18", 2, "no plausible shape", id="nothing so large"),
     ],
 )
 def test_trouble_is_one_line_and_an_exit_code(
@@ -89,6 +95,10 @@ def test_trouble_is_one_line_and_an_exit_code(
         ),
         pytest.param("name: mine\nsource: []\nstacks: [{name: d, role: decoder, d_model: 8, blocks: []}]", id="no source"),
         pytest.param("name: mine\nsource: [me]\nstacks: [{name: d, role: decoder, d_model: -8, blocks: []}]", id="a negative size"),
+        pytest.param(
+            "name: mine\nsource: [me]\nstacks: [{name: d, role: decoder, d_model: 8, blocks: [{repeat: 1000000000, pattern: [{sublayers: []}]}]}]",
+            id="more layers than can be gone through",
+        ),
         pytest.param("name: mine\nsource: [me]\nstacks: [{name: d, role: decoder, d_model: eight, blocks: []}]", id="a mistyped field"),
     ],
 )
@@ -110,6 +120,14 @@ def test_a_preset_of_ones_own(capsys: Capture, tmp_path: Path) -> None:
     assert "folder" in capsys.readouterr().err
 
 
+def test_one_bad_preset_hides_no_other(capsys: Capture, tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text("name: [", encoding="utf-8")
+    assert run(["models", "--presets", str(tmp_path)]) == 0
+    out, err = capsys.readouterr()
+    assert "llama-7b" in out
+    assert err.startswith("note: left out: ") and "bad.yaml" in err
+
+
 # --- processes ------------------------------------------------------------------------------------------------------
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -120,6 +138,12 @@ def test_a_closed_pipe_is_no_error(home: Path) -> None:
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=home, check=False)
     assert done.stdout == "{\n0\n"
     assert done.stderr == ""
+
+
+def test_without_a_stdout_there_is_one_line(home: Path) -> None:
+    command = f"{sys.executable} -P -m tfm kvcache --json >&-"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=home, check=False)
+    assert (done.returncode, done.stderr) == (1, "error: stdout: Bad file descriptor\n")
 
 
 def test_an_interrupt_ends_with_130(home: Path) -> None:

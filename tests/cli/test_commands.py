@@ -73,6 +73,29 @@ def test_a_comma_makes_a_table_of_flat_results(command: str, capsys: Capture) ->
         assert rows[4][name] == (pytest.approx(value) if isinstance(value, float) else value)
 
 
+@pytest.mark.parametrize("command", ["flops", "kvcache", "memory", "latency"])
+@pytest.mark.parametrize("model", ["t5-small", "mixtral-8x7b", "deepseek-v3", "gemma-3-27b", "vit-b-16"])
+def test_a_row_of_a_table_is_the_single_answer(command: str, model: str, capsys: Capture) -> None:
+    """Whatever is swept at once, lengths of the source and whole generations too."""
+    words = [command, model, *DEVICE.get(command, []), *(["--new", "3"] if command == "latency" else [])]
+    rows = ask(capsys, *words, "--batch", "1,3", "--ctx", "5,700", "--src", "1,37")["result"]["rows"]
+    one = ask(capsys, *words, "--batch", "3", "--ctx", "700", "--src", "37")["result"]
+    for name, value in one.items():
+        assert rows[-1][name] == (pytest.approx(value, rel=1e-12) if isinstance(value, float) else value)
+        assert type(rows[-1][name]) is type(value)
+
+
+def test_a_number_of_heads_is_a_number(capsys: Capture) -> None:
+    kept = [ask(capsys, "kvcache", "--gqa", text)["result"]["kv_bytes"] for text in ("8", "8.0", "0.8e1")]
+    assert kept == [kept[0]] * 3
+
+
+def test_what_changes_nothing_is_said(capsys: Capture) -> None:
+    said = ask(capsys, "flops", "llama-7b", "--src", "9", "--images", "2")["assumptions"]
+    assert any("--src changes nothing" in line for line in said)
+    assert any("--images changes nothing" in line for line in said)
+
+
 def test_other_commas_make_tables_too(capsys: Capture) -> None:
     rows = ask(capsys, "kvcache", "llama-7b,gpt-2", "--kv-dtype", "bf16,q8_0", "--ctx", "64")["result"]["rows"]
     assert [(row["model"], row["kv_dtype"]) for row in rows] == [(m, d) for m in ("llama-7b", "gpt-2") for d in ("bf16", "q8_0")]

@@ -125,6 +125,14 @@ def test_bar(share: float | None, unicode: bool, expected: str) -> None:
     assert bar(share, unicode=unicode) == expected
 
 
+@pytest.mark.parametrize("columns", ["0", "1", "19"])
+def test_a_width_that_holds_nothing_loses_nothing(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """COLUMNS=0 is what programs say that do not know."""
+    monkeypatch.setenv("COLUMNS", columns)
+    drawn = render_answer(answer(Table("a title", (Column("path", Kind.TEXT), Column("params", Kind.EXACT)), (("decoder", NUMBER),))))
+    assert f"{NUMBER:,}" in drawn and "a title" in drawn and "decoder" in drawn
+
+
 def test_a_stream_without_box_characters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
     drawn = render_answer(answer(Table("", (Column("share", Kind.RATIO, bar=True),), ((0.5,),))))

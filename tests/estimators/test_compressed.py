@@ -87,3 +87,13 @@ def test_an_encoder_keeps_nothing() -> None:
     stack = Stack(name="decoder", d_model=24, role="encoder", blocks=spec.stacks[0].blocks)
     assert all(row.store is None for row in ledger(ModelSpec(name="small", source=("made up",), stacks=(stack,)), Pass(context=9)))
     assert total(ledger(spec, Pass(context=9)), "params", per="copies") == sum(row.params for row in rows(PICKED, Pass(context=9)).values())
+
+
+@pytest.mark.parametrize("mixer", [SMALL, PICKED], ids=["window alone", "picked"])
+def test_a_sweep_gives_what_single_points_give(mixer: CompressedAttention) -> None:
+    batches, contexts = np.array([1, 3]), np.array([7, 42])
+    swept = kvcache(model(mixer), Pass(batch=batches, context=contexts))
+    for index, (batch, context) in enumerate(zip(batches.tolist(), contexts.tolist(), strict=True)):
+        one = kvcache(model(mixer), Pass(batch=batch, context=context))
+        found = (np.broadcast_to(value, (2,))[index] for value in (swept.kv_bytes, swept.state_bytes, swept.kv_bytes_per_token))
+        assert tuple(found) == (one.kv_bytes, one.state_bytes, one.kv_bytes_per_token)

@@ -10,6 +10,7 @@ from tfm.estimators.latency import critical_batch, generation, latency, roofline
 from tfm.estimators.work import Pass
 from tfm.presets.device import Device, load_device
 from tfm.presets.dtypes import DTYPES
+from tfm.presets.errors import UsageError
 from tfm.presets.loader import load_model, model_names
 
 A100 = load_device("a100-80gb-sxm")
@@ -119,6 +120,28 @@ def test_a_generation_sums_its_steps() -> None:
     assert found.last_step_s == pytest.approx(steps[-1])
     assert found.mean_step_s == pytest.approx(sum(steps) / 3)
     assert found.total_s == pytest.approx(prompt + sum(steps))
+
+
+def test_a_generation_at_every_point_of_a_sweep() -> None:
+    spec, batches, contexts, sources = load_model("t5-small"), [1, 5, 2], [10, 300, 4], [9, 1, 64]
+    work = Pass(batch=np.array(batches), context=np.array(contexts), source=np.array(sources))
+    swept, whole = generation(spec, work, A100, 3), latency(spec, work, A100)
+    assert swept is not None and whole.critical_batch is not None
+    for index, (batch, context, source) in enumerate(zip(batches, contexts, sources, strict=True)):
+        point = Pass(batch=batch, context=context, source=source)
+        one = generation(spec, point, A100, 3)
+        assert one is not None
+        assert (swept.total_s[index], swept.mean_step_s[index]) == (one.total_s, one.mean_step_s)
+        assert whole.critical_batch[index] == latency(spec, point, A100).critical_batch
+
+
+def test_a_long_generation_is_summed_in_parts_and_never_overflows() -> None:
+    work = Pass(batch=2**32, context=2**30)
+    found = generation(LLAMA, work, A100, 70_000)
+    last = roofline(LLAMA, changed(work, phase="decode", context=2**30 + 69_999), A100).floor_s
+    assert found is not None and found.first_step_s < found.mean_step_s < found.last_step_s == last
+    with pytest.raises(UsageError, match="at most 16777216 tokens"):
+        generation(LLAMA, work, A100, 2**24 + 1)
 
 
 def test_arrays_give_what_single_points_give() -> None:

@@ -338,6 +338,8 @@ def test_layers_that_share_their_weights() -> None:
     assert parameters(shared) == parameters(decoder(depth=1))
     assert flops(shared, context=S) == flops(own, context=S)
     assert kept(shared, context=S) == kept(own, context=S)
+    contexts = np.array([1, S, 5000])
+    assert flops(shared, context=contexts).tolist() == [flops(own, context=n) for n in contexts.tolist()]
 
 
 def test_a_block_shared_between_layers_of_different_kinds() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -88,6 +89,14 @@ def test_the_largest_batch_and_context_fit_and_one_more_does_not(name: str) -> N
     for field, limit in (("batch", found.largest_batch), ("context", found.largest_context)):
         needed = [memory(spec, replace(work, **{field: n})).total_bytes for n in (limit, limit + 1)]
         assert needed[0] <= capacity < needed[1]
+
+
+def test_what_fits_at_every_length_of_the_source() -> None:
+    spec, capacity, sources = load_model("t5-small"), 2**30, [1, 700]
+    swept = fit(spec, Pass(source=np.array(sources), context=20), capacity)
+    for index, source in enumerate(sources):
+        one = fit(spec, Pass(source=source, context=20), capacity)
+        assert (swept.largest_batch[index], swept.largest_context[index]) == (one.largest_batch, one.largest_context)
 
 
 def test_what_does_not_fit_at_all() -> None:

@@ -191,7 +191,7 @@ def test_which_entry_a_layer_has(name: str, kind: type[Any]) -> None:
 
 
 def test_a_window_never_holds_more_than_its_tokens() -> None:
-    model, work = shrunk("mistral-7b")
+    model, _ = shrunk("mistral-7b")
     cache = model.cache(2, TOKENS)
     before = cache.bytes
     for position in range(TOKENS):
@@ -272,6 +272,5 @@ def test_a_ring_gives_what_a_query_can_see(lengths: list[int], limit: int, chunk
 
 def test_an_ordered_ring_turns_a_single_token_s_slots() -> None:
     ring = Ring(buffer=torch.zeros(1, 1, 3, 1), limit=3)
-    for position in range(5):
-        seen = ring.append(torch.full((1, 1, 1, 1), float(position)), position, ordered=True)
-    assert seen.flatten().tolist()[-3:] == [2.0, 3.0, 4.0]
+    seen = [ring.append(torch.full((1, 1, 1, 1), float(position)), position, ordered=True) for position in range(5)]
+    assert seen[-1].flatten().tolist()[-3:] == [2.0, 3.0, 4.0]

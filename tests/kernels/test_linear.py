@@ -11,7 +11,7 @@ from tfm.kernels.linear import fast_linear, linear_call
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("outputs", [48, 50], ids=["slices", "no slices"])
-@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (2,), (2, 4), (3, 1, 5), (129,)], ids=str)
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (2,), (2, 4), (3, 1, 5), (5, 13), (129,)], ids=str)
 @pytest.mark.parametrize("biased", [False, True], ids=["", "bias"])
 def test_every_call_is_a_linear_layer(dtype: torch.dtype, outputs: int, shape: tuple[int, ...], biased: bool) -> None:
     torch.manual_seed(0)
@@ -32,9 +32,14 @@ def test_every_call_is_a_linear_layer(dtype: torch.dtype, outputs: int, shape: t
         (2, 48, torch.bfloat16, "mm"),
         (128, 48, torch.float16, "mm"),
         (3, 48, torch.float32, "linear"),
-        (8, 48, torch.float32, "bmm"),
-        (8, 50, torch.float32, "linear"),
+        (4, 48, torch.float32, "narrow"),
+        (12, 48, torch.float32, "narrow"),
+        (8, 40, torch.float32, "linear"),
+        (13, 40, torch.float32, "slices"),
+        (64, 48, torch.float32, "slices"),
+        (32, 50, torch.float32, "linear"),
         (65, 48, torch.float32, "linear"),
+        (8, 48, torch.float64, "linear"),
         (129, 48, torch.bfloat16, "linear"),
     ],
     ids=lambda value: str(value).removeprefix("torch."),

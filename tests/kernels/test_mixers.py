@@ -50,7 +50,8 @@ def run(tokens: int = T, start: int = 0, **more: Any) -> Run:
 
 def grouped(**changes: Any) -> s.Attention:
     """Four query heads on two, keys and values of different widths."""
-    return s.Attention(**({"heads": 4, "kv_heads": 2, "head_dim": 6, "value_dim": 3, "mask": s.Causal()} | changes))
+    sizes: dict[str, Any] = {"heads": 4, "kv_heads": 2, "head_dim": 6, "value_dim": 3, "mask": s.Causal()}
+    return s.Attention(**(sizes | changes))
 
 
 def same(found: Any, expected: Any) -> None:

@@ -244,7 +244,7 @@ def test_shared_experts_and_their_gate() -> None:
 
 def test_what_has_no_module_says_so() -> None:
     for wrong in (s.MoE(experts=6, top_k=2, expert=GATED, hashed=9), s.MoE(experts=6, top_k=2, expert=GATED, router=False)):
-        with pytest.raises(UnsupportedError, match="has no module|have no module"):
+        with pytest.raises(UnsupportedError, match=r"ha(s|ve) no module"):
             MoE(wrong, 7, F64)
 
 

@@ -482,7 +482,6 @@ CHANGES = [
     ("llama-3-8b", '"theta":500000', '"theta":10000'),
     ("llama-3.1-405b", '"factor":8', '"factor":4'),
     ("mistral-7b", '"window":5', '"window":6'),
-    ("qwen3-8b", '"head_norm":{', '"head_norm":{"eps":1e-4,'),
     ("qwen3-30b-a3b", '"top_k":3', '"top_k":3,"scoring":"sigmoid"'),
     ("mixtral-8x7b", '"top_k":2', '"top_k":2,"normalize":false'),
     ("gemma-2-9b", '"unit_offset":true', '"unit_offset":false'),

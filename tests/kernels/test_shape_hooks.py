@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from tfm.estimators.shapes import shapes
 from tfm.estimators.tensors import Dim, Term
 from tfm.estimators.work import Pass
+from tfm.kernels.cut import cut
 from tfm.kernels.shape_hooks import compare
-from tfm.kernels.shrink import cut
 from tfm.presets.errors import UsageError
 from tfm.presets.huggingface import read_config
 from tfm.presets.loader import load_model

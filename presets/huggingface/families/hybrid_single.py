@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ...spec import Layer, Mamba2, Mixer, MoE, Sublayer
+from ...spec import MOST_LAYERS, Layer, Mamba2, Mixer, MoE, Sublayer
 from ..blocks import Text, activation, decoder, grouped, plain, rms
-from ..config import MOST_LAYERS, Config, shown
+from ..config import Config, shown
 from ..registry import text_family
 from ..standard import self_attention
 from .hybrid_mamba import LINEAR

@@ -1,0 +1,182 @@
+"""The expected time: on an ideal machine it is the floor, and it follows what was measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+import pytest
+
+from tfm.estimators.expected import along, averaged, correction, expected, expected_figures, median
+from tfm.estimators.latency import roofline
+from tfm.estimators.work import Pass
+from tfm.presets.calibration import SCHEMA, Attended, Calibration, Check, Elementwise, Machine, Overhead, Phase, Product
+from tfm.presets.device import Device
+from tfm.presets.dtypes import DTYPES
+from tfm.presets.loader import load_model
+
+BANDWIDTH, PEAK = 20e9, 500e9
+replace = msgspec.structs.replace
+
+
+def product_seconds(m: int, k: int, n: int) -> float:
+    """An ideal machine: whichever wall is hit first."""
+    return max(4 * k * n / BANDWIDTH, 2 * m * k * n / PEAK)
+
+
+def attended(new: int, context: int, kv_heads: int) -> Attended:
+    pairs = new * context - new * (new - 1) // 2
+    seconds = max(4 * 2 * kv_heads * context * 128 / BANDWIDTH if new == 1 else 0.0, 4 * 32 * pairs * 128 / PEAK)
+    return Attended(dtype="fp32", batch=1, heads=32, kv_heads=kv_heads, head_dim=128, new=new, context=context, seconds=seconds, spread=0.0)
+
+
+def ideal(**fields: object) -> Calibration:
+    """What calibrating the ideal machine gives: operators cost nothing beside their bytes and FLOPs."""
+    device = Device(
+        name="local", title="ideal", vendor="this machine", kind="cpu", form=None, capacity_bytes=2**36, memory_bytes_per_s=BANDWIDTH,
+        peak_flops_per_s={"fp32": PEAK}, link_bytes_per_s=None, cache_bytes=None, tdp_w=None, source=("a test",), retrieved="2026-11-30",
+    )  # fmt: skip
+    shapes = [(1024, 1024), (4096, 4096), (4096, 11008)]
+    bare = Calibration(
+        schema=SCHEMA, made="2026-11-30T12:00:00+00:00", version="0", device=device, launch_s=1e-12, streams=(),
+        machine=Machine(device="ideal", backend="cpu", threads=2, torch="2", driver=None),
+        products=tuple(
+            Product(dtype="fp32", m=m, k=k, n=n, seconds=product_seconds(m, k, n), spread=0.0) for m in (1, 25, 50, 100, 400) for k, n in shapes
+        ),
+        attended=tuple(attended(1, context, kv) for context in (512, 16384) for kv in (32, 8))
+        + tuple(attended(new, new, 8) for new in (128, 2048)),
+        elementwise=(Elementwise(dtype="fp32", seconds_per_element=1e-18),),
+        overheads=(Overhead(dtype="fp32", seconds_per_row=1e-12),),
+        checks=(),
+    )  # fmt: skip
+    return replace(bare, **fields)
+
+
+def fp32(**fields: object) -> Pass:
+    kind = DTYPES["fp32"]
+    return Pass(weight_dtype=kind, kv_dtype=kind, activation_dtype=kind, **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("model", ["llama-7b", "llama-3-8b", "mistral-7b", "gpt-2"])
+@pytest.mark.parametrize(("phase", "batch", "context"), [("decode", 1, 700), ("decode", 3, 5000), ("prefill", 1, 300), ("prefill", 2, 900)])
+def test_the_ideal_machine_takes_the_floor(model: str, phase: Phase, batch: int, context: int) -> None:
+    spec, measured = load_model(model), ideal()
+    work = fp32(phase=phase, batch=batch, context=context)
+    got = expected(spec, work, measured)
+    assert got is not None
+    assert got.seconds == pytest.approx(roofline(spec, work, measured.device).floor_s, rel=0.03)
+    assert got.seconds == pytest.approx(got.products_s + got.attention_s + got.other_s)
+    assert got.low_s < got.seconds < got.high_s
+
+
+@pytest.mark.parametrize("model", ["mixtral-8x7b", "deepseek-v3", "whisper-large-v3", "bert-base", "vit-b-16", "gemma-2-9b"])
+def test_every_kind_of_model_has_a_time(model: str) -> None:
+    spec = load_model(model)
+    for phase in ("prefill", "decode") if spec.decodes else ("prefill",):
+        got = expected(spec, fp32(phase=phase, batch=1, context=400), ideal())
+        assert got is not None
+        assert math.isfinite(got.seconds)
+        assert got.seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "fields"),
+    [
+        pytest.param("slower products", {"products": tuple(replace(p, seconds=2 * p.seconds) for p in ideal().products)}, id="products"),
+        pytest.param("slower attention", {"attended": tuple(replace(a, seconds=9 * a.seconds) for a in ideal().attended)}, id="attention"),
+        pytest.param("slower operators", {"overheads": (Overhead(dtype="fp32", seconds_per_row=1e-3),)}, id="overhead"),
+        pytest.param("slower elements", {"elementwise": (Elementwise(dtype="fp32", seconds_per_element=1e-6),)}, id="elements"),
+    ],
+)
+@pytest.mark.parametrize("phase", ["decode", "prefill"])
+def test_what_is_slower_is_expected_to_be(change: str, fields: dict[str, object], phase: Phase) -> None:
+    spec, work = load_model("llama-7b"), fp32(phase=phase, context=2048)
+    fast, slow = expected(spec, work, ideal()), expected(spec, work, ideal(**fields))
+    assert fast is not None
+    assert slow is not None
+    assert slow.seconds > 1.005 * fast.seconds, change
+
+
+def test_more_work_takes_longer() -> None:
+    spec = load_model("llama-7b")
+    times = [expected(spec, fp32(phase="decode", batch=b, context=s), ideal()) for b, s in ((1, 1000), (1, 9000), (8, 9000), (64, 9000))]
+    seconds = [time.seconds for time in times if time is not None]
+    assert seconds == sorted(seconds)
+    assert len(set(seconds)) == 4
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        pytest.param(Pass(phase="decode"), id="bf16 was not measured"),
+        pytest.param(replace(fp32(phase="decode"), weight_dtype=DTYPES["int8"]), id="narrow weights were not"),
+        pytest.param(replace(fp32(phase="decode"), kv_dtype=DTYPES["fp8"]), id="a narrow cache was not"),
+        pytest.param(fp32(phase="train"), id="training was not"),
+    ],
+)
+def test_what_was_not_measured_has_no_time(work: Pass) -> None:
+    assert expected(load_model("gpt-2"), work, ideal()) is None
+
+
+def check(phase: Phase, ratio: float, dtype: str = "fp32") -> Check:
+    return Check(phase=phase, dtype=dtype, model="m", batch=1, context=8, predicted_s=2.0, measured_s=2.0 * ratio)
+
+
+@pytest.mark.parametrize(
+    ("checks", "factor", "margin"),
+    [
+        pytest.param((), 1.0, 0.1, id="none: nothing is corrected, and not much promised"),
+        pytest.param((check("decode", 1.2),), 1.2, 0.03, id="one"),
+        pytest.param(
+            (check("decode", 1.0), check("decode", 1.1), check("decode", 1.5)), 1.1, 1.5 / 1.1 - 1, id="the middle, and the furthest"
+        ),
+        pytest.param((check("prefill", 3.0), check("decode", 3.0, "bf16")), 1.0, 0.1, id="another phase or format"),
+    ],
+)
+def test_whole_models_correct(checks: tuple[Check, ...], factor: float, margin: float) -> None:
+    assert correction(checks, phase="decode", dtype="fp32") == pytest.approx((factor, margin))
+    bare, corrected = (expected(load_model("gpt-2"), fp32(phase="decode", context=99), ideal(checks=c)) for c in ((), checks))
+    assert bare is not None
+    assert corrected is not None
+    assert corrected.seconds == pytest.approx(factor * bare.seconds)
+    assert corrected.high_s / corrected.seconds == pytest.approx(1 + margin)
+
+
+def test_a_sweep_is_its_points() -> None:
+    spec, measured = load_model("llama-7b"), ideal()
+    batches, contexts = np.array([1, 1, 4]), np.array([100, 3000, 3000])
+    swept = expected_figures(spec, fp32(batch=batches, context=contexts), measured)
+    for index, (batch, context) in enumerate(zip(batches.tolist(), contexts.tolist(), strict=True)):
+        point = expected_figures(spec, fp32(batch=batch, context=context), measured)
+        assert {name: values[index] for name, values in swept.items()} == point
+    assert set(expected_figures(load_model("bert-base"), fp32(context=64), measured)) == set(swept)
+    assert expected_figures(load_model("bert-base"), fp32(context=64), measured)["decode_expected_s"] is None
+
+
+@pytest.mark.parametrize(
+    ("x", "flat", "y"),
+    [
+        pytest.param(2, False, 10, id="at a point"),
+        pytest.param(4, False, 20, id="between two, on logarithmic axes"),
+        pytest.param(16, False, 80, id="beyond: in proportion"),
+        pytest.param(1, False, 5, id="before: in proportion"),
+        pytest.param(16, True, 40, id="beyond: a rate stays"),
+        pytest.param(1, True, 10, id="before: a rate stays"),
+    ],
+)
+def test_along(x: float, flat: bool, y: float) -> None:
+    assert along([(2, 10.0), (8, 40.0)], x, flat=flat) == pytest.approx(y)
+
+
+@pytest.mark.parametrize("function", [lambda x: 3 * x, lambda x: x**0.5, lambda x: 7.0], ids=["line", "root", "constant"])
+def test_powers_are_met_exactly(function: Callable[[float], float]) -> None:
+    points = [(x, function(x)) for x in (1.0, 10.0, 300.0)]
+    assert all(along(points, x) == pytest.approx(function(x)) for x in (1.5, 10.0, 77.0, 300.0))
+
+
+def test_averages() -> None:
+    assert averaged([(4, 2.0), (1, 5.0), (4, 8.0)]) == [(1, pytest.approx(5.0)), (4, pytest.approx(4.0))]
+    assert median([3.0, 1.0, 2.0]) == 2.0
+    assert median([4.0, 1.0]) == 2.5

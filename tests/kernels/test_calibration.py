@@ -1,0 +1,54 @@
+"""A calibration from end to end at tiny sizes, and what it can then expect."""
+
+from __future__ import annotations
+
+import torch
+
+from tfm.estimators.expected import expected
+from tfm.kernels.benchmarks.setting import Setting
+from tfm.kernels.benchmarks.whole import pass_of
+from tfm.kernels.calibration import Plan, calibrate, llama_like, standard_plan
+from tfm.kernels.machine import machine
+from tfm.kernels.timing import Stopping
+from tfm.presets.calibration import load_calibration, save_calibration
+
+CPU = torch.device("cpu")
+SMALL = llama_like("small", layers=2, width=64, heads=4, kv_heads=2, head_dim=16, d_ff=96, vocabulary=80)
+
+
+def test_a_small_calibration() -> None:
+    said: list[str] = []
+    setting = Setting(device=CPU, probe_bytes=1 << 20, tell=said.append)
+    plan = Plan(
+        dtypes=(torch.float32, torch.bfloat16), sizes=(1 << 20, 1 << 16), pool_bytes=1 << 18, products=((1, 64, 32), (4, 32, 48), (1, 9999, 9999)),
+        steps=((4, 2, 16, 40), (4, 4, 16, 8)), flash=((4, 2, 16, 24),), rows=3, width=32, inner=40,
+        checks=((SMALL, "decode", 1, 12), (SMALL, "prefill", 2, 7)), stopping=Stopping(min_samples=1, min_seconds=0.0, max_seconds=0.01),
+    )  # fmt: skip
+    found = calibrate(setting, plan, version="7")
+    assert found.machine == machine(CPU)
+    assert (found.version, found.device.name, found.device.kind) == ("7", "local", "cpu")
+    assert [(line.dtype, line.m, line.k, line.n) for line in found.products] == [
+        (dtype, *shape) for dtype in ("fp32", "bf16") for shape in ((1, 64, 32), (4, 32, 48))
+    ]  # a matrix larger than the pool is left out
+    assert [(line.new, line.context) for line in found.attended if line.dtype == "fp32"] == [(1, 40), (1, 8), (24, 24)]
+    assert {(check.phase, check.dtype) for check in found.checks} == {
+        (phase, dtype) for phase in ("decode", "prefill") for dtype in ("fp32", "bf16")
+    }
+    assert found.device.memory_bytes_per_s == max(line.bytes_per_s for line in found.streams if line.size_bytes == 1 << 20)
+    assert set(found.device.peak_flops_per_s) == {"fp32", "bf16"}
+    assert any("whole models" in line for line in said)
+    path = save_calibration(found)
+    assert load_calibration() == found
+    got = expected(SMALL, pass_of("decode", torch.bfloat16, batch=1, context=9), found)
+    assert got is not None
+    assert got.seconds > 0
+    path.unlink()
+
+
+def test_the_standard_plan_measures_both_sides_of_what_it_will_be_asked() -> None:
+    plan = standard_plan(Setting(device=CPU))
+    assert {1, 8, 64, 512} <= {m for m, _, _ in plan.products}
+    assert plan.pool_bytes >= 2**30
+    assert {heads // kv for heads, kv, _, _ in plan.steps} == {1, 4, 8}
+    assert max(plan.sizes) == plan.sizes[0] >= 2**30
+    assert {phase for _, phase, _, _ in plan.checks} == {"decode", "prefill"}
