@@ -116,6 +116,7 @@ def tables(case: Case, got: Flops) -> tuple[Table, ...]:
 
 def explanations(case: Case, got: Flops) -> tuple[Explanation, ...]:
     """Each part with its rows put in."""
+    from ..estimators.flops import row_flops
     from .explain import explanation, sum_of
     from .quantities import Kind, Quantity
 
@@ -123,9 +124,11 @@ def explanations(case: Case, got: Flops) -> tuple[Explanation, ...]:
     for share in ("linear", "attention", "head"):
         rows = [row for row in got.rows if row.share == share]
         value = Quantity(getattr(got, f"{share}_flops"), Kind.FLOPS)
-        found.append(explanation(f"{share}_flops", sum_of(rows, lambda row: row.flops), value))
+        found.append(explanation(f"{share}_flops", sum_of(rows, lambda row: row_flops(row, case.work)), value))
     if case.work.phase == "train":
-        found.append(explanation("train_flops", f"{got.total_flops:,}", Quantity(got.total_flops, Kind.FLOPS)))
+        forward = sum(row.flops * row.repeat for row in got.rows)
+        numbers = f"forward {forward:,} + backward {got.total_flops - forward:,}"
+        found.append(explanation("train_flops", numbers, Quantity(got.total_flops, Kind.FLOPS)))
     factor = 6 if case.work.phase == "train" else 2
     active = got.rule_flops // (factor * got.tokens)
     found.append(explanation("rule_flops", f"{factor}·{active:,}·{got.tokens:,}", Quantity(got.rule_flops, Kind.FLOPS)))

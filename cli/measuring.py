@@ -125,7 +125,9 @@ def in_words(error: BaseException) -> BaseException:
     full = isinstance(error, MemoryError) or "out of memory" in text or "can't allocate memory" in text
     if isinstance(error, TfmError | KeyboardInterrupt) or not (full or type(error).__name__ == "OutOfMemoryError"):
         return error
-    return UnreadableError("the memory was used up although it had looked enough; ask for fewer layers, a shorter context or a smaller batch")
+    return UnreadableError(
+        "the memory was used up although it had looked enough; ask for fewer layers, a shorter context or a smaller batch"
+    )
 
 
 def answer(bench: Bench, rows: list[dict[str, object]], notes: tuple[str, ...]) -> Answer:

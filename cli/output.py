@@ -25,6 +25,7 @@ __all__ = [
 
 SCHEMA = "tfm/1"
 DISTRIBUTION = "tfm-toolkit"
+EXPLAINS_ONE = "--explain explains one point, this is a table of several; give one value of everything"
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):

@@ -58,7 +58,7 @@ def counted(model: str | None, gqa: str | None, presets: str | None, *, lenient:
     from ..presets.errors import UsageError
     from ..presets.loader import Loaded, given_folders, load
     from . import units
-    from .output import Answer
+    from .output import EXPLAINS_ONE, Answer
 
     if model is None:
         raise UsageError("which model? give a name (`tfm models` lists them), a config.json, or --solve 7B")
@@ -69,8 +69,9 @@ def counted(model: str | None, gqa: str | None, presets: str | None, *, lenient:
     if len(specs) > 1:
         rows = [{"model": spec.name, **({"gqa": heads} if heads else {}), **figures(count(spec))} for spec, heads in specs]
         notes = tuple(dict.fromkeys(line for spec, _ in specs for line in spec.assumptions))
+        said = (EXPLAINS_ONE,) if explain else ()
         inputs: dict[str, object] = {"model": list(dict.fromkeys(spec.name for spec, _ in specs))}
-        return Answer(command="params", inputs=inputs, assumptions=notes, result={"rows": rows}, tables=(many(rows),))
+        return Answer(command="params", inputs=inputs, assumptions=notes, result={"rows": rows}, tables=(many(rows),), notes=said)
     return one(Loaded(specs[0][0]), heads=specs[0][1], explain=explain)
 
 

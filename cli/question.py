@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
-from .output import Answer, Explanation
+from .output import EXPLAINS_ONE, Answer, Explanation
 from .request import Case, Options, cases, is_single, point_inputs, single, table_rows
 from .tables import Table, table_of
 
@@ -36,7 +37,9 @@ class Question(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
     def answer(self, options: Options, *, explain: bool = False) -> Answer:
         """The answer to what was asked: in full for one point, a table for many."""
         found = cases(options)
-        return self.one(single(found[0]), explain=explain) if is_single(found) else self.many(found)
+        if is_single(found):
+            return self.one(single(found[0]), explain=explain)
+        return replace(self.many(found), notes=(EXPLAINS_ONE,) if explain else ())
 
     def one(self, case: Case, *, explain: bool) -> Answer:
         """Everything about one point."""

@@ -11,14 +11,12 @@ from torch import Tensor, nn
 from ..estimators.ledger import layer_names
 from ..presets import spec as s
 from .cache import Entry
+from .embeddings import Embeddings, Registry, attach, leaf_module
 from .feed_forward import FeedForward, MoE
 from .latent import LatentAttention
 from .mixers import Attention, Run
-from .modules import Bare, Conv, Leaf, Linear, Make, Named, Norm, Table, UnsupportedError, activation_named
-from .positions import sinusoidal
+from .modules import Bare, Make, Named, Norm, UnsupportedError, activation_named
 from .recurrent import GatedDelta, Mamba, Mamba2, RgLru, ShortConv
-
-Registry = dict[str, Leaf]  # by path in the ledger: what shares a weight finds it here
 
 
 class Chain(Named):
@@ -50,41 +48,6 @@ MIXERS: dict[type[s.Data], Callable[[Any, int, Make], Named]] = {
 POINTWISE: dict[type[s.Data], Callable[[Any, int, Make], Named]] = {s.FeedForward: FeedForward, s.MoE: MoE, s.Chain: Chain}
 
 
-def attach(parent: nn.Module, name: str, child: Named) -> None:
-    """Make `child` a part of `parent`; where `name` cannot be an attribute's it keeps it as its label."""
-    attribute = name.replace(".", "_").replace("-", "_")
-    child.label = name
-    parent.add_module(attribute + "_" if hasattr(parent, attribute) else attribute, child)
-
-
-def leaf_module(leaf: s.Part, width: int, make: Make, owners: Registry) -> Leaf:
-    """The module of one leaf; a shared weight is that of the module at its path."""
-    match leaf:
-        case s.Linear():
-            return Linear(leaf.d_in, leaf.d_out, make, bias=leaf.bias, weight=shared_weight(leaf.shares, owners))
-        case s.Conv():
-            return Conv(leaf, make)
-        case s.Norm():
-            return Norm(leaf, leaf.width or width, make)
-        case s.Embedding():
-            return Table(leaf, leaf.width or width, make, weight=shared_weight(leaf.shares, owners))
-        case s.Parameter():
-            return Bare(leaf, make)
-        case _:
-            raise UnsupportedError(f"a part of kind {leaf.__struct_config__.tag!r} has no module here")
-
-
-def shared_weight(path: str | None, owners: Registry) -> nn.Parameter | None:
-    """The weight at `path`; raises UnsupportedError where there is none."""
-    if path is None:
-        return None
-    if path not in owners:
-        raise UnsupportedError(f"a weight is shared with {path!r}, which has none; there are {', '.join(owners)}")
-    weight = owners[path].weight
-    assert isinstance(weight, nn.Parameter)
-    return weight
-
-
 class Sublayer(Named):
     """One residual branch: x + f(norm(x)), or norm(x + f(x))."""
 
@@ -94,6 +57,7 @@ class Sublayer(Named):
         if kind not in MIXERS and kind not in POINTWISE:
             raise UnsupportedError(f"a mixer of kind {spec.mixer.__struct_config__.tag!r} has no module here")
         self.spec, self.label, self.mixes = spec, spec.name, kind in MIXERS
+        self.source = spec.mixer.source if isinstance(spec.mixer, s.Attention) else None
         self.norm = Norm(spec.pre_norm, spec.pre_norm.width or width, make) if spec.pre_norm else None
         self.mixer = (MIXERS | POINTWISE)[kind](spec.mixer, width, make)
         self.mixer.label = ""
@@ -112,6 +76,8 @@ class Sublayer(Named):
 
     def forward(self, x: Tensor, run: Run, entry: Entry | None) -> Tensor:
         """x [B,T,D] -> [B,T,D]."""
+        if self.source is not None and self.source in run.absent:
+            return x
         x = x + self.branch(x if self.norm is None else self.norm(x), run, entry)
         return x if self.residual_norm is None else self.residual_norm(x)
 
@@ -158,67 +124,6 @@ class Layer(Named):
             normed = normed if sub.norm is None else sub.norm(x)
             total = total + sub.branch(normed, run, entry)
         return total
-
-
-class Embeddings(Named):
-    """What makes the first hidden state: tables, positions, stems, norms, in the order of the description."""
-
-    def __init__(self, stack: s.Stack, make: Make, owners: Registry) -> None:
-        super().__init__()
-        self.label, self.parts, self.width = "embedding", stack.embeddings, stack.d_model
-        self.last_conv = next((leaf for leaf in reversed(stack.embeddings) if isinstance(leaf, s.Conv)), None)
-        self.leaves: Registry = {}
-        for leaf in stack.embeddings:
-            if isinstance(leaf, s.Sinusoidal):
-                continue
-            made = leaf_module(leaf, stack.d_model, make, owners)
-            owners[f"{stack.name}/embedding/{leaf.name}"] = made
-            attach(self, leaf.name, made)
-            self.leaves[leaf.name] = made
-
-    def forward(self, raw: Tensor, run: Run) -> Tensor:
-        """Token ids [B,T], or pixels or frames [B,channels,*size] -> [B,T,D]."""
-        x = raw
-        for leaf in self.parts:
-            x = self.step(leaf, x, run)
-            if not isinstance(leaf, s.Conv) or leaf is self.last_conv:
-                run.lengthen(x.shape[1])
-        return x
-
-    def step(self, leaf: s.Part, x: Tensor, run: Run) -> Tensor:
-        """x after one more part."""
-        if isinstance(leaf, s.Sinusoidal):
-            if leaf.base != 10000.0:
-                raise UnsupportedError(f"sinusoidal positions of base {leaf.base} have no module here; 10000 has")
-            table: Tensor = run.once(leaf, lambda: sinusoidal(run.exact_positions, x.shape[-1]).to(run.device, run.dtype))
-            return x + table
-        module = self.leaves[leaf.name]
-        match leaf:
-            case s.Embedding(role="token"):
-                return module(x)  # type: ignore[no-any-return]
-            case s.Embedding(role="position"):
-                return x + module(run.positions)  # type: ignore[no-any-return]
-            case s.Embedding(role="type"):
-                return x + module.weight[0]  # type: ignore[no-any-return]
-            case s.Conv():
-                x = module(x)
-                # [B,D,*size] -> [B,T,D] after the last convolution
-                return x.flatten(2).transpose(1, 2) if leaf is self.last_conv else x
-            case s.Linear() | s.Norm():
-                return module(x)  # type: ignore[no-any-return]
-            case s.Parameter():
-                return self.bare(leaf, module.weight, x)
-            case _:
-                raise UnsupportedError(f"an embedding {leaf.name!r} of this kind has no module here")
-
-    def bare(self, leaf: s.Parameter, weight: Tensor, x: Tensor) -> Tensor:
-        """Biases by distance belong to the layers; a table as long as the tokens is added; anything else comes before them."""
-        if leaf.name == "relative_bias":
-            return x
-        if leaf.shape[0] == x.shape[1] and len(leaf.shape) == 2:
-            return x + weight
-        before = weight.reshape(1, -1, self.width).expand(x.shape[0], -1, -1)
-        return torch.cat([before, x], dim=1)
 
 
 class Stack(Named):

@@ -23,7 +23,7 @@ def random_inputs(model: Model, work: Pass) -> dict[str, Any]:
                 inputs["tokens"] = ids(stack, work.batch, work.new_tokens, model.make)
             case "source" if not work.decoding:
                 inputs["source"] = one_input(stack, work.batch, source_tokens(stack, work), model.make)
-            case "image" if not work.decoding and image_count(model.spec, work):
+            case "image" if "images" not in inputs and not work.decoding and image_count(model.spec, work):
                 inputs["images"] = one_input(stack, work.batch * image_count(model.spec, work), stack.default_tokens or 1, model.make)
     return inputs
 

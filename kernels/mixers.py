@@ -28,6 +28,7 @@ class Run:
     Attributes:
         start: position of the first new token. tokens: T.
         sources: outputs of other stacks, [B,S,D]; empty in decode steps, where cross-attention reads its cache.
+        absent: stacks that are named and not there: what attends them rests.
         tables: parameters of the stack that all its layers use (T5's relative biases).
         kernel: how attention runs, a key of `attention.IMPLEMENTATIONS`; None: what suits device and shape.
         made: what was computed once for all layers (angles, biases).
@@ -39,6 +40,7 @@ class Run:
     device: torch.device
     dtype: torch.dtype
     sources: dict[str, Tensor] = field(default_factory=dict)
+    absent: tuple[str, ...] = ()
     tables: dict[str, Tensor] = field(default_factory=dict)
     kernel: str | None = None
     made: dict[Any, Any] = field(default_factory=dict)

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from ..presets import spec as s
-from .blocks import Registry, Stack, Sublayer, attach, leaf_module
+from .blocks import Stack, Sublayer
 from .cache import Cache, Policy, Room, empty_cache
 from .cut import cut
+from .embeddings import Registry, attach, leaf_module
 from .init import fill
 from .mixers import Run
 from .modules import Make, Named, activate
@@ -19,29 +20,31 @@ __all__ = ["Model", "build_model", "cut"]
 class Joint(Named):
     """A connector or a head: parts one after another over a stack's states."""
 
-    def __init__(self, parts: tuple[s.Part, ...], width: int, make: Make, owners: Registry, prefix: str) -> None:
+    def __init__(self, parts: tuple[s.Part, ...], stack: s.Stack, make: Make, owners: Registry, label: str) -> None:
         super().__init__()
-        self.parts = parts
+        self.parts, self.label = parts, label
+        # What runs once a sequence reads the first state of an encoder, the last of a decoder.
+        self.place = 0 if stack.role == "encoder" else -1
         for leaf in parts:
-            made = leaf_module(leaf, width, make, owners)
-            owners[f"{prefix}/{leaf.name}"] = made
+            made = leaf_module(leaf, stack.d_model, make, owners)
+            owners[f"{label}/{leaf.name}"] = made
             attach(self, leaf.name, made)
 
     def forward(self, x: Tensor, *, last: bool = False) -> Tensor:
         """x [B,T,D] -> [B,T',D'], or [B,D'] where a part runs once; `last`: at the last position only."""
-        x = x[:, -1:] if last else x
+        x = x[:, -1:] if last and self.place else x
         for leaf, module in zip(self.parts, self.children(), strict=True):
             if isinstance(leaf, s.Linear):
-                x = activate(leaf.activation, module(gathered(leaf, x)))
+                x = activate(leaf.activation, module(gathered(leaf, x, self.place)))
             elif not isinstance(leaf, s.Parameter):
                 x = module(x)
         return x
 
 
-def gathered(leaf: s.Linear, x: Tensor) -> Tensor:
-    """What a linear part sees of x [B,T,D]: the first position, or `merge` neighbours side by side, or their mean."""
+def gathered(leaf: s.Linear, x: Tensor, place: int) -> Tensor:
+    """What a linear part sees of x [B,T,D]: all of it, the position `place`, or `merge` neighbours side by side or as their mean."""
     if leaf.once and x.ndim == 3:
-        return x[:, 0]
+        return x[:, place]
     if leaf.merge == 1:
         return x
     x = x.unflatten(1, (-1, leaf.merge))
@@ -57,12 +60,9 @@ class Model(nn.Module):
         owners: Registry = {}
         shared: dict[str, Sublayer] = {}
         self.stacks = nn.ModuleList(Stack(stack, make, owners, shared) for stack in spec.stacks)
-        self.connectors, self.heads = nn.ModuleList(), nn.ModuleList()
-        for joint in spec.connectors:
-            self.connectors.append(labelled(Joint(joint.parts, spec.stack(joint.source).d_model, make, owners, joint.name), joint.name))
-        for head in spec.heads:
-            self.heads.append(labelled(Joint(head.parts, spec.stack(head.stack).d_model, make, owners, head.name), head.name))
-        self.extra = labelled(Joint(spec.extra, spec.main.d_model, make, owners, "model"), "model")
+        self.connectors = nn.ModuleList(Joint(c.parts, spec.stack(c.source), make, owners, c.name) for c in spec.connectors)
+        self.heads = nn.ModuleList(Joint(head.parts, spec.stack(head.stack), make, owners, head.name) for head in spec.heads)
+        self.extra = Joint(spec.extra, spec.main, make, owners, "model")
 
     def forward(
         self,
@@ -107,28 +107,21 @@ class Model(nn.Module):
         decodes = cache is not None and stack.spec.role == "decoder"
         start = cache.length if cache is not None and decodes else 0
         entries = cache.entries[stack.spec.name] if cache is not None and decodes else None
-        run = Run(start=start, tokens=raw.shape[1], device=self.make.device, dtype=self.make.dtype, sources=dict(outputs), kernel=kernel)
+        run = Run(start=start, tokens=raw.shape[1], device=self.make.device, dtype=self.make.dtype, kernel=kernel)
+        run.sources, run.absent = dict(outputs), self.spec.absent
         x: Tensor = stack(raw, run, entries, self.prefix(stack.spec, outputs, raw.shape[0]))
         return x
 
     def prefix(self, stack: s.Stack, outputs: dict[str, Tensor], batch: int) -> Tensor | None:
         """What connectors bring to a stack: states [B*n,P,D] of n images a sequence -> [B,n*P,D]."""
-        for joint, module in zip(self.spec.connectors, self.connectors, strict=True):
-            if joint.target == stack.name and joint.source in outputs:
-                states: Tensor = module(outputs[joint.source])
-                return states.reshape(batch, -1, states.shape[-1])
-        return None
+        joints = zip(self.spec.connectors, self.connectors, strict=True)
+        states = [module(outputs[joint.source]) for joint, module in joints if joint.target == stack.name and joint.source in outputs]
+        return torch.cat([x.reshape(batch, -1, x.shape[-1]) for x in states], dim=1) if states else None
 
     def cache(self, batch: int, capacity: int, *, source: int = 0, policy: Policy = "minimal", dtype: torch.dtype | None = None) -> Cache:
         """An empty cache of `capacity` tokens for `batch` sequences; `source`: tokens that cross-attention reads."""
         room = Room(batch=batch, capacity=capacity, source=source, policy=policy, device=self.make.device, dtype=dtype or self.make.dtype)
         return empty_cache(self.spec, room)
-
-
-def labelled(module: Joint, label: str) -> Joint:
-    """The module, called `label` in the ledger's paths."""
-    module.label = label
-    return module
 
 
 def finished(head: s.Head, logits: Tensor) -> Tensor:

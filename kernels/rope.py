@@ -26,8 +26,15 @@ from .positions import (
 def angles(rope: s.Rope, head_dim: int, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """cos and sin [T, R/2] of positions [T], R the rotated channels of a head."""
     length = int(positions[-1]) + 1 if needs_length(rope) and not positions.is_meta else 0
-    frequencies, factor = stretched(rope, rope.dims or head_dim, length)
-    return rotation(positions, frequencies.to(positions.device), dtype=dtype, attention_factor=factor)
+    frequencies, factor = there(rope, rope.dims or head_dim, length, positions.device)
+    return rotation(positions, frequencies, dtype=dtype, attention_factor=factor)
+
+
+@lru_cache(maxsize=64)
+def there(rope: s.Rope, width: int, length: int, device: torch.device) -> tuple[Tensor, float]:
+    """`stretched` on a device: copied once, not in every step."""
+    frequencies, factor = stretched(rope, width, length)
+    return frequencies.to(device), factor
 
 
 def needs_length(rope: s.Rope) -> bool:

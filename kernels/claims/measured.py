@@ -88,11 +88,11 @@ def prefill_grows_with_its_tokens(run: Pass = prefill, *, layers: int = 1, width
 
 
 @claim(quantity="FLOP/s of a prefill of 512 tokens / of a decode step", formula="512 · t_decode / t_prefill", source=POPE, measured=True)
-def prefill_uses_the_arithmetic(run: Pass = prefill, *, layers: int = 2, width: int = 2048, seconds: float = 2.0) -> Finding:
+def prefill_uses_the_arithmetic(run: Pass = prefill, *, layers: int = 2, width: int = 2048, tokens: int = 512, seconds: float = 2.0) -> Finding:
     """The same weights do far more arithmetic a second in prefill than in decode, which waits for memory. Asked for: 5 times."""
-    model, ids = large_model(layers, width), random_ids(1, 512)
+    model, ids = large_model(layers, width), random_ids(1, tokens)
     calls: dict[str, Call] = {"decode": lambda: decode_step(model, ids), "prefill": lambda: run(model, ids)}
-    return at_least(5.0, 512 * side_by_side(calls, seconds), note=SIDE)
+    return at_least(5.0, tokens * side_by_side(calls, seconds), note=SIDE)
 
 
 def no_kernel() -> str | None:

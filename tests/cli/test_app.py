@@ -96,7 +96,8 @@ def test_trouble_is_one_line_and_an_exit_code(
         pytest.param("name: mine\nsource: []\nstacks: [{name: d, role: decoder, d_model: 8, blocks: []}]", id="no source"),
         pytest.param("name: mine\nsource: [me]\nstacks: [{name: d, role: decoder, d_model: -8, blocks: []}]", id="a negative size"),
         pytest.param(
-            "name: mine\nsource: [me]\nstacks: [{name: d, role: decoder, d_model: 8, blocks: [{repeat: 1000000000, pattern: [{sublayers: []}]}]}]",
+            "name: mine\nsource: [me]\nstacks: [{name: d, role: decoder, d_model: 8, "
+            "blocks: [{repeat: 1000000000, pattern: [{sublayers: []}]}]}]",
             id="more layers than can be gone through",
         ),
         pytest.param("name: mine\nsource: [me]\nstacks: [{name: d, role: decoder, d_model: eight, blocks: []}]", id="a mistyped field"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,9 +32,7 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measurements that take no time and mean nothing."""
     monkeypatch.setattr("tfm.kernels.benchmarks.setting.PROBING", BRIEF)
     monkeypatch.setattr("tfm.kernels.benchmarks.setting.MOST_COPIES", 2)
-    monkeypatch.setattr(
-        measuring, "setting_for", lambda *_: Setting(device=torch.device("cpu"), stopping=BRIEF, probe_bytes=1 << 20)
-    )
+    monkeypatch.setattr(measuring, "setting_for", lambda *_: Setting(device=torch.device("cpu"), stopping=BRIEF, probe_bytes=1 << 20))
 
 
 def ask(capsys: Capture, line: str, code: int = 0) -> dict[str, Any]:
@@ -195,4 +192,3 @@ def test_local_needs_no_torch(run_python: Callable[..., subprocess.CompletedProc
     script = "import sys; from tfm.cli.app import run; run(['latency', 'llama-7b', '--hardware', 'local']); print('torch' in sys.modules)"
     done = run_python("-c", script, env={"XDG_DATA_HOME": str(tmp_path)})
     assert done.stdout.splitlines()[-1] == "False"
-    assert sys.modules["torch"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,22 @@ def test_explain_gives_formula_numbers_and_source(command: str, capsys: Capture)
         assert "formula" in out and "numbers" in out and "source" in out
     assert run(["memory", "gpt-2", "--phase", "train", "--explain", "--recompute", "full"]) == 0
     assert "Korthikanti" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("phase", ["prefill", "decode", "train"])
+def test_the_numbers_of_an_explanation_give_its_value(phase: str, capsys: Capture) -> None:
+    """`path flops·repeat + ...` and, in training, `forward n + backward n`."""
+    for model in ("gpt-2", "t5-small"):
+        for part in ask(capsys, "flops", model, "--ctx", "50", "--phase", phase, "--explain")["explanations"]:
+            if "further rows" not in part["substituted"]:
+                terms = [term.replace(",", "").split()[-1].split("·") for term in part["substituted"].split(" + ")]
+                assert sum(math.prod(map(int, factors)) for factors in terms) == part["value"]
+
+
+def test_a_table_explains_nothing_and_says_so(capsys: Capture) -> None:
+    for words in (["flops", "gpt-2", "--batch", "1,2"], ["params", "gpt-2,llama-7b"]):
+        assert run([*words, "--explain"]) == 0
+        assert "explains one point" in capsys.readouterr().err
 
 
 GOLDENS = {

@@ -20,7 +20,8 @@ def test_a_small_calibration() -> None:
     said: list[str] = []
     setting = Setting(device=CPU, probe_bytes=1 << 20, tell=said.append)
     plan = Plan(
-        dtypes=(torch.float32, torch.bfloat16), sizes=(1 << 20, 1 << 16), pool_bytes=1 << 18, products=((1, 64, 32), (4, 32, 48), (1, 9999, 9999)),
+        dtypes=(torch.float32, torch.bfloat16), sizes=(1 << 20, 1 << 16), pool_bytes=1 << 18,
+        products=((1, 64, 32), (4, 32, 48), (1, 9999, 9999)),
         steps=((4, 2, 16, 40), (4, 4, 16, 8)), flash=((4, 2, 16, 24),), rows=3, width=32, inner=40,
         checks=((SMALL, "decode", 1, 12), (SMALL, "prefill", 2, 7)), stopping=Stopping(min_samples=1, min_seconds=0.0, max_seconds=0.01),
     )  # fmt: skip

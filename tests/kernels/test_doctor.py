@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
 import pytest
 import torch
 
-from tfm.kernels import doctor
 from tfm.kernels.doctor import calibration_fact, differences, examine, load_fact, preset_fact, preset_for
 from tfm.kernels.machine import machine, processor_name, total_memory_bytes
 from tfm.presets.calibration import SCHEMA, Calibration, Machine, calibration_path, save_calibration
@@ -70,9 +70,9 @@ def test_differences() -> None:
 
 
 def test_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor.os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     assert load_fact().state == "ok"
-    monkeypatch.setattr(doctor.os, "getloadavg", lambda: (1e3, 0.0, 0.0))
+    monkeypatch.setattr(os, "getloadavg", lambda: (1e3, 0.0, 0.0))
     assert "busy machine" in load_fact().advice
 
 

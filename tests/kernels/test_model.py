@@ -255,7 +255,7 @@ def test_heads_scale_and_cap_and_pool() -> None:
     found = model(IDS)
     capped, pooler = model.heads
     torch.testing.assert_close(found["capped"], 0.5 * torch.tanh(3.0 * capped.weight(found["decoder"]) / 0.5))
-    torch.testing.assert_close(found["pooler"], torch.tanh(pooler.dense(found["decoder"][:, 0])))
+    torch.testing.assert_close(found["pooler"], torch.tanh(pooler.dense(found["decoder"][:, -1])))
 
 
 # --- fewer layers, smaller sizes ------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from msgspec.structs import replace
 
 from tfm.estimators.expected import Expected
+from tfm.estimators.ledger import ledger
 from tfm.kernels import validation
 from tfm.kernels.benchmarks.record import Record
 from tfm.kernels.timing import Sample
@@ -29,7 +31,7 @@ def test_presets_agree(model: str) -> None:
     ("field", "quantity", "per"), [("params", "params", "model"), ("flops", "flops", "prefill")], ids=["a parameter", "a product"]
 )
 def test_a_wrong_row_is_named(field: str, quantity: str, per: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = validation.ledger
+    right = ledger
 
     def wrong(*args: Any) -> Any:
         return tuple(
@@ -72,8 +74,13 @@ def test_times() -> None:
 
 def test_times_run(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, Any]] = []
+
+    def stand_in(name: str, points: Any) -> Iterator[Record]:
+        asked.append((name, points))
+        return iter(())
+
     for name in ("bench_decode", "bench_prefill"):
-        monkeypatch.setattr(validation, name, lambda spec, points, name=name, **_: asked.append((name, points)) or iter(()))
+        monkeypatch.setattr(validation, name, lambda spec, points, name=name, **_: stand_in(name, points))
     assert list(validate_times(load_model("gpt-2"), phases=("prefill", "decode", "train"), dtype=torch.float32)) == []
     assert asked == [("bench_prefill", [(1, 256)]), ("bench_decode", [(1, 1024)])]
     assert list(validate_times(load_model("bert-base"), context=7)) == []

@@ -22,7 +22,8 @@ def made() -> Calibration:
         retrieved="2026-11-30",
     )  # fmt: skip
     return Calibration(
-        schema=SCHEMA, made="2026-11-30T12:00:00+00:00", version="0", machine=Machine(device="a", backend="cpu", threads=2, torch="2", driver=None),
+        schema=SCHEMA, made="2026-11-30T12:00:00+00:00", version="0",
+        machine=Machine(device="a", backend="cpu", threads=2, torch="2", driver=None),
         device=device, launch_s=1e-6, streams=(), products=(Product(dtype="fp32", m=1, k=3, n=5, seconds=1e-3, spread=0.0),), attended=(),
         elementwise=(), overheads=(), checks=(),
     )  # fmt: skip

@@ -1,0 +1,102 @@
+"""Whole decode steps of models of 1 to 9 billion parameters, against the bandwidth measured in the same run: docs/measuring.md.
+
+python benchmarks/decode_step.py            the table, and some layers against all of them; about eight minutes
+python benchmarks/decode_step.py narrow     int8 and int4 weights beside bf16
+
+Weights are random, which changes no time. What does not fit the memory takes as many layers as do, and says so.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator
+
+import torch
+
+from tfm.estimators.params import params
+from tfm.kernels.benchmarks.passes import bench_decode
+from tfm.kernels.benchmarks.record import Record
+from tfm.kernels.benchmarks.setting import Setting
+from tfm.kernels.machine import machine
+from tfm.kernels.timing import Stopping
+from tfm.presets.errors import UnreadableError
+from tfm.presets.loader import load_model
+
+FP32, BF16 = torch.float32, torch.bfloat16
+STEPS = [
+    ("gpt-2-xl", FP32, 1024, "all"),
+    ("llama-7b", FP32, 1024, "12"),
+    ("gpt-2-xl", BF16, 1024, "all"),
+    ("llama-7b", BF16, 1024, "all"),
+    ("mistral-7b", BF16, 4096, "all"),
+    ("qwen2.5-7b", BF16, 4096, "all"),
+]
+PAIRS = [("llama-7b", BF16, 1024, "4"), ("gpt-2-xl", FP32, 1024, "6")]
+LIMITS = {FP32: 0.88, BF16: 0.75}
+SETTING = Setting(stopping=Stopping(min_samples=10, min_seconds=2.0, max_seconds=25.0, target_spread=0.02))
+
+
+def step(model: str, dtype: torch.dtype, context: int, layers: str, weight_dtype: str | None = None) -> Record:
+    """One decode step at batch 1; as many layers as fit where it cannot be as many as asked for."""
+    spec = load_model(model)
+    try:
+        (found,) = bench_decode(spec, dtype=dtype, points=[(1, context)], layers=layers, weight_dtype=weight_dtype, setting=SETTING)
+    except UnreadableError:
+        (found,) = bench_decode(spec, dtype=dtype, points=[(1, context)], layers="auto", weight_dtype=weight_dtype, setting=SETTING)
+    gc.collect()
+    return found
+
+
+def row(found: Record) -> str:
+    """One line of the table."""
+    figures = found.figures()
+    count = params(load_model(str(figures["model"]))).total_params
+    layers = f"{figures['layers_timed']} of {figures['layers_total']}"
+    cells = (
+        figures["model"], f"{count / 1e9:.2f} B", figures["weight_dtype"], figures["ctx"], layers,
+        f"{1e3 * found.sample.median_s:.1f}", f"{1e3 * found.sample.p20_s:.1f} to {1e3 * found.sample.p80_s:.1f}", found.sample.samples,
+        f"{found.bytes / 1e9:.2f}", f"{found.bytes / found.sample.median_s / 1e9:.2f}",
+        f"{found.bandwidth_bytes_per_s / 1e9:.2f} ({found.probe})",
+        f"{found.bytes / found.sample.median_s / found.bandwidth_bytes_per_s:.3f}", found.backend,
+    )  # fmt: skip
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+HEAD = "| model | parameters | weights | ctx | layers | median (ms) | p20 to p80 | samples | GB | GB/s | of (GB/s) | share | ran |"
+RULE = "|:--|--:|:--|--:|:--|--:|--:|--:|--:|--:|--:|--:|:--|"
+
+
+def narrow() -> Iterator[str]:
+    """int8 and int4 weights beside bf16."""
+    for model in ("gpt-2-xl", "llama-7b"):
+        for kind in (None, "int8", "int4"):
+            yield row(step(model, BF16, 1024, "8", kind))
+
+
+def main(what: str) -> int:
+    """Print the table; 1 where a share is under its limit."""
+    here = machine(SETTING.device)
+    print(f"{here.device}, {here.threads} threads, torch {here.torch}\n\n{HEAD}\n{RULE}", flush=True)
+    if what == "narrow":
+        for line in narrow():
+            print(line, flush=True)
+        return 0
+    found: dict[tuple[str, torch.dtype, int], Record] = {}
+    for model, dtype, context, layers in STEPS:
+        found[model, dtype, context] = step(model, dtype, context, layers)
+        print(row(found[model, dtype, context]), flush=True)
+    print("\n| model | weights | layers timed | scaled (ms) | whole (ms) | difference |\n|:--|:--|--:|--:|--:|--:|")
+    for model, dtype, context, layers in PAIRS:
+        part, whole = step(model, dtype, context, layers), found[model, dtype, context]
+        ratio = part.sample.median_s / whole.sample.median_s
+        cells = (model, part.dtype, layers, f"{1e3 * part.sample.median_s:.1f}", f"{1e3 * whole.sample.median_s:.1f}", f"{ratio - 1:+.1%}")
+        print("| " + " | ".join(cells) + " |", flush=True)
+    shares = {key: one.bytes / one.sample.median_s / one.bandwidth_bytes_per_s for key, one in found.items()}
+    low = [f"{key[0]} {key[1]} {share:.3f}" for key, share in shares.items() if share < LIMITS[key[1]]]
+    print(f"\nunder the aim (0.88 in fp32, 0.75 in bf16): {', '.join(low) or 'none'}")
+    return int(bool(low))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else ""))
