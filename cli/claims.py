@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ..kernels.claims import Claim, Verdict
 
 SIGNS = {"equals": "", "is": "", "at most": "≤ ", "at least": "≥ "}
+MOST = 3  # numbers of a list that a table shows; JSON has all
 MARKS = {True: "ok", False: "FAILS", None: "-"}
 
 
@@ -69,9 +70,11 @@ def holds(verdicts: Sequence[Verdict]) -> bool:
 def short(value: object) -> str:
     """A number with four digits, a list of them, words as they are.
 
-    >>> short(2090.1158), short([1.0, 0.25]), short(17179869184), short(None)
-    ('2090', '[1,0.25]', '17,179,869,184', '-')
+    >>> short(2090.1158), short([1.0, 0.25]), short(17179869184), short(None), short([1.0, 2.0, 3.0, 4.0])
+    ('2090', '[1,0.25]', '17,179,869,184', '-', '[1,..,4]')
     """
+    if isinstance(value, list | tuple) and len(value) > MOST and not isinstance(value[0], list):
+        return f"[{short(value[0])},..,{short(value[-1])}]"
     if isinstance(value, list | tuple):
         return "[" + ",".join(short(member) for member in value) + "]"
     if isinstance(value, float):

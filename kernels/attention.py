@@ -101,11 +101,11 @@ IMPLEMENTATIONS: dict[str, Kernel] = {"eager": eager, "tiled": tiled, "sdpa": sd
 def backend_that_ran(q: Tensor, k: Tensor, v: Tensor, *, impl: str, rules: Rules) -> str:
     """What `impl` really runs for these tensors, found by running it once and watching the operators it dispatches.
 
-    "eager", "sdpa: flash (cpu)", "sdpa: math", "sdpa: tiled (SDPA has no soft cap)", "grouped: 40 streams (cpu)" ...
+    "eager", "sdpa: flash (cpu)", "sdpa: math", "sdpa: tiled (SDPA has no soft cap)", "grouped: 48 streams (cpu)" ...
     """
     gap = {"sdpa": sdpa_gap(rules), "grouped": grouped_gap(q, v, rules)}.get(impl)
     if impl == "grouped" and not gap and takes_streams(q, k, rules):
-        return f"grouped: {STREAMS} streams (cpu)"  # their operators run on threads of their own, unseen from here
+        return f"grouped: {STREAMS} streams (cpu)"  # plain products; the fused kernel only ends them
     with _Operators() as seen:
         kernel_named(impl)(q, k, v, rules)
     if impl not in ("sdpa", "grouped"):

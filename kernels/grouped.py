@@ -121,14 +121,12 @@ def _in_parts(q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: floa
 
 def _streamed(q: Tensor, k: Tensor, v: Tensor, rules: Rules) -> tuple[Tensor, Tensor]:
     """`streams` over most of the context, `_flash` over the few tokens they leave."""
-    (B, K, R, D), S = q.shape, k.shape[2]
-    outs, logs, done = streams.streamed(q, k, v, scale_of(q, rules))
-    pieces = [(outs, logs)]
-    if done < S:
-        out, log_sum = _flash(q, k[:, :, done:], v[:, :, done:], None, rules.scale)
-        pieces.append((out.reshape(B * K, 1, R, D), log_sum.reshape(B * K, 1, R)))
-    out, log_sum = _joined(pieces)
-    return out.view(B, K, R, D), log_sum.view(B, K, R)
+    out, log_sum, done = streams.streamed(q, k, v, scale_of(q, rules))
+    if done == k.shape[2]:
+        return out, log_sum
+    rest = _flash(q, k[:, :, done:], v[:, :, done:], None, rules.scale)
+    out, log_sum = _joined([(x.flatten(0, 1).unsqueeze(1), y.flatten(0, 1).unsqueeze(1)) for x, y in ((out, log_sum), rest)])
+    return out.view(q.shape), log_sum.view(q.shape[:3])
 
 
 def _joined(pieces: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:

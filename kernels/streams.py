@@ -1,33 +1,28 @@
-"""Decode attention that reads a cache in 40 streams at once, for the memory of a CPU.
+"""Decode attention that reads a cache in 48 streams at once, because a CPU's memory is faster that way.
 
-A core prefetches one page ahead per page that is being read, so a program that reads keys from the first to the last waits for
-memory most of the time: here a matrix-vector product over rows of 512 bytes reaches two thirds of the same product over rows
-of 16 KiB, which walks several pages together. Attention does not care in which order it sees the keys. So the context is cut
-into STREAMS equal pieces, and one small product takes the next token of every piece: 40 pages are read together, at any length.
-STREAMS stays below the 64 pages that the first level of address translation holds.
+A core fetches ahead within each page that is being read. A product that takes the keys from the first to the last has one such
+page and waits for memory most of the time: here a matrix-vector product over rows of 512 bytes reaches two thirds of the same
+product over rows of 16 KiB, which walks several pages together. Attention does not care in which order it sees the keys. So the
+context is cut into STREAMS equal pieces, and one small product takes the next token of every piece: 48 pages are read together.
 
-Worth it for few rows a head and long contexts, see `fits`; measured by `benchmarks/decode_attention.py`.
+It is worth it for few rows a head over a long context in fp32, see `fits`. Measured by `benchmarks/decode_attention.py`: more
+streams than the 64 pages of the first level of address translation lose all of the gain; the same in bf16 gains nothing, since
+there the products repack every block for the matrix unit and are bound by that.
 """
 
 from __future__ import annotations
 
-import math
-import threading
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
-
 import torch
 from torch import Tensor
 
-STREAMS = 40
+STREAMS = 48
 MOST_ROWS = 4  # a head: beyond it the products' arithmetic costs more than the waiting saved
-FEWEST_TOKENS = 1 << 15  # below it the calls of a part cost more than the waiting saved
-PART_TOKENS = (1 << 13, 1 << 16)  # a part has at least so many, or calls cost too much, and at most, so that its sums stay near the cache
+FEWEST_TOKENS = 1 << 15  # below it the two dozen operators cost more than the waiting saved
+HELD_LOGITS = 1 << 21  # 8 MiB; they are read and written four times and should stay near the cores
 
 
 def fits(q: Tensor, k: Tensor) -> bool:
-    """Whether the streams are the faster way for q [B,h,R,D] over k [B,h,S,D]: few rows, many tokens, fp32, nothing to differentiate."""
+    """Whether streams are the faster way for q [B,h,R,D] over k [B,h,S,D]: few rows, many tokens, fp32, nothing to differentiate."""
     return (
         q.device.type == "cpu"
         and q.dtype == torch.float32
@@ -38,75 +33,41 @@ def fits(q: Tensor, k: Tensor) -> bool:
     )
 
 
-def covered(tokens: int, heads: int, threads: int) -> tuple[int, int]:
-    """(parts, tokens of a part that its streams cover): as many parts as give every thread the same number of (head, part) pairs.
-
-    A stream is an odd number of tokens long: multiples of 4 KiB would put all streams into the same places of the cache.
-    """
-    fewest, most = PART_TOKENS
-    even = max(1, min(threads // math.gcd(heads, threads), tokens // fewest))
-    parts = even * math.ceil(tokens / (even * most))
-    length = tokens // parts // STREAMS
-    return parts, STREAMS * (length - 1 + length % 2)
+def stream_length(tokens: int) -> int:
+    """Tokens of one stream: an odd number, since multiples of 4 KiB would put all streams into the same places of the caches."""
+    length = tokens // STREAMS
+    return length - 1 + length % 2
 
 
 def streamed(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor, int]:
-    """q [B,h,R,D] over the first tokens of k and v [B,h,S,D]: outputs [B * h,parts,R,D], log-sum-exps [B * h,parts,R], tokens done.
-
-    Each (head, part) pair is a job of its own with one thread: no operator waits for the other threads.
-    """
-    (B, h, _, _), threads = q.shape, torch.get_num_threads()
-    parts, size = covered(k.shape[2], B * h, threads)
-    rows = q * scale
-    jobs = [
-        (rows[b, head], *(x[b, head, part * size : (part + 1) * size] for x in (k, v)))
-        for b in range(B) for head in range(h) for part in range(parts)
-    ]  # fmt: skip
-    try:
-        found = list(_workers(threads).map(_alone, jobs))
-    finally:
-        torch.set_num_threads(threads)  # for threads started from now on; this one kept its own
-    outs, logs = (torch.stack(x) for x in zip(*found, strict=True))
-    return outs.view(B * h, parts, *outs.shape[1:]), logs.view(B * h, parts, -1), parts * size
+    """q [B,h,R,D] over the first tokens of k and v [B,h,S,D]: output [B,h,R,D], log-sum-exp [B,h,R], and how many tokens those are."""
+    (B, h, R, D), n = q.shape, stream_length(k.shape[2])
+    done = STREAMS * n
+    keys, values = ([x[b, i, :done] for b in range(B) for i in range(h)] for x in (k, v))
+    rows = (q * scale).view(B * h, R, D)
+    out, log_sum = q.new_empty(B * h, R, D), q.new_empty(B * h, R)
+    step = max(1, HELD_LOGITS // (R * done))
+    for first in range(0, B * h, step):
+        some = slice(first, first + step)
+        out[some], log_sum[some] = _some_heads(rows[some], keys[some], values[some], n)
+    return out.view(B, h, R, D), log_sum.view(B, h, R), done
 
 
-@lru_cache(maxsize=4)
-def _workers(threads: int) -> ThreadPoolExecutor:
-    """Threads that stay; PyTorch lets go of the interpreter's lock while an operator runs."""
-    return ThreadPoolExecutor(threads, thread_name_prefix="tfm-streams")
-
-
-def _alone(job: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """One job on one thread."""
-    torch.set_num_threads(1)
-    with torch.no_grad():
-        return _part(*job)
-
-
-def _part(rows: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Scaled queries rows [R,D] over k [S,D] and v [S,Dv], S a multiple of STREAMS: output [R,Dv] and log-sum-exp [R]."""
-    (R, D), (S, Dv), P = rows.shape, v.shape, STREAMS
-    n = S // P
-    # Token p * n + i is row p of product i. [n,R,D] @ [n,D,P] -> [n,R,P]
-    scores = _scratch("scores", n, R, P)
-    torch.bmm(rows.expand(n, R, D), k.as_strided((n, D, P), (k.stride(0), 1, n * k.stride(0))), out=scores)
-    flat = scores.view(n, R * P)
-    top = flat.amax(dim=0).view(R, P).amax(dim=1)
-    scores.sub_(top.unsqueeze(1)).exp_()
-    total = flat.sum(dim=0).view(R, P).sum(dim=1)
-    # [n,R,P] @ [n,P,Dv] -> [n,R,Dv], summed over n
-    sums = _scratch("sums", n, R, Dv)
-    torch.bmm(scores, v.as_strided((n, P, Dv), (v.stride(0), n * v.stride(0), 1)), out=sums)
-    return sums.view(n, R * Dv).sum(dim=0).view(R, Dv).div_(total.unsqueeze(1)), top + total.log()
-
-
-_local = threading.local()
-
-
-def _scratch(name: str, *shape: int) -> Tensor:
-    """fp32 memory of this thread that is used again by the next job: fresh pages cost more than the arithmetic done in them."""
-    kept: dict[str, Tensor] = _local.__dict__
-    count = math.prod(shape)
-    if name not in kept or kept[name].numel() < count:
-        kept[name] = torch.empty(count, dtype=torch.float32)
-    return kept[name][:count].view(shape)
+def _some_heads(rows: Tensor, keys: list[Tensor], values: list[Tensor], n: int) -> tuple[Tensor, Tensor]:
+    """Scaled queries [h,R,D] over h keys and values [P * n,D]: output [h,R,D], log-sum-exp [h,R]. Row p of product i is token p * n + i."""
+    (h, R, D), P = rows.shape, STREAMS
+    logits = torch.empty(h, n, R, P)
+    for head, k in enumerate(keys):
+        # [n,R,D] @ [n,D,P] -> [n,R,P]
+        torch.bmm(rows[head].expand(n, R, D), k.as_strided((n, D, P), (k.stride(0), 1, n * k.stride(0))), out=logits[head])
+    # Maximum and sum first over products, where neighbours in memory are independent, then over the streams.
+    lanes = logits.view(h, n, R * P)
+    top = lanes.amax(dim=1).view(h, R, P).amax(dim=2)
+    logits.sub_(top[:, None, :, None]).exp_()
+    total = lanes.sum(dim=1).view(h, R, P).sum(dim=2)
+    sums, part = torch.empty(h, R * D), torch.empty(n, R, D)
+    for head, v in enumerate(values):
+        # [n,R,P] @ [n,P,D] -> [n,R,D], summed over n
+        torch.bmm(logits[head], v.as_strided((n, P, D), (v.stride(0), n * v.stride(0), 1)), out=part)
+        torch.sum(part.view(n, R * D), dim=0, out=sums[head])
+    return sums.view(h, R, D) / total.unsqueeze(2), top + total.log()

@@ -72,7 +72,7 @@ def test_metadata(wheel: zipfile.ZipFile) -> None:
     fields = Parser().parsestr(metadata(wheel, "METADATA"))
     assert (fields["Name"], fields["Version"], fields["License-Expression"]) == ("tfm-toolkit", tfm.__version__, "MIT")
     assert fields["Requires-Python"] == ">=3.11"
-    assert "tfm = tfm.cli.app:main" in metadata(wheel, "entry_points.txt")
+    assert "tfm = tfm.__main__:main" in metadata(wheel, "entry_points.txt")
     core = {re.split(r"[<>=~;]", line)[0] for line in fields.get_all("Requires-Dist", []) if "extra ==" not in line}
     assert core == {"typer", "rich", "pyyaml", "msgspec", "platformdirs", "numpy"}
 

@@ -15,12 +15,12 @@ from ...presets import spec as s
 from ..model import Model, build_model
 from ..packed import quantize
 from ..probes import require_memory
-from ..timing import Call, Stopping, interleave, paired_ratio
+from ..timing import Call, Stopping, interleave
 from .claim import Finding, at_least, at_most, claim, not_applicable
 from .specs import one_stack, random_ids
 
 POPE = "Pope et al. 2022, arXiv:2211.05102, section 2"
-SIDE = "one thread, bf16; median of ratios side by side"
+SIDE = "one thread, bf16; 20th percentiles, taken in turn"
 CONTEXT = 64
 
 Pass = Callable[[Model, Tensor], object]
@@ -50,11 +50,11 @@ def prefill(model: Model, ids: Tensor) -> object:
 
 
 def side_by_side(calls: dict[str, Call], seconds: float) -> float:
-    """How many times longer the first call takes than the second: the median over rounds."""
+    """How many times longer the first call takes than the second, by the fastest fifth of samples: another program only adds time."""
     with torch.no_grad():
         found = interleave(calls, stopping=Stopping(min_samples=5, min_seconds=seconds, max_seconds=4 * seconds), warmup=1)
     slow, fast = (found[name] for name in calls)
-    return paired_ratio(slow, fast)
+    return slow.p20_s / fast.p20_s
 
 
 @claim(
@@ -74,7 +74,7 @@ def a_batch_of_4_decodes_as_fast(step: Pass = decode_step, *, layers: int = 2, w
 
 
 @claim(
-    quantity="prefill of 512 tokens / of 128",
+    quantity="prefill of 1024 tokens / of 256",
     formula="FLOPs: 4 and a little; 1 if the weights' bytes were the cost",
     source=POPE,
     measured=True,
@@ -82,13 +82,15 @@ def a_batch_of_4_decodes_as_fast(step: Pass = decode_step, *, layers: int = 2, w
 def prefill_grows_with_its_tokens(run: Pass = prefill, *, layers: int = 1, width: int = 1024, seconds: float = 1.0) -> Finding:
     """Prefill is compute-bound: four times the tokens take about four times as long. Asked for: at least 2.5 times."""
     model = large_model(layers, width)
-    many, few = random_ids(1, 512), random_ids(1, 128)
-    calls: dict[str, Call] = {"512": lambda: run(model, many), "128": lambda: run(model, few)}
+    many, few = random_ids(1, 1024), random_ids(1, 256)
+    calls: dict[str, Call] = {"1024": lambda: run(model, many), "256": lambda: run(model, few)}
     return at_least(2.5, side_by_side(calls, seconds), note=SIDE)
 
 
 @claim(quantity="FLOP/s of a prefill of 512 tokens / of a decode step", formula="512 · t_decode / t_prefill", source=POPE, measured=True)
-def prefill_uses_the_arithmetic(run: Pass = prefill, *, layers: int = 2, width: int = 2048, tokens: int = 512, seconds: float = 2.0) -> Finding:
+def prefill_uses_the_arithmetic(
+    run: Pass = prefill, *, layers: int = 2, width: int = 2048, tokens: int = 512, seconds: float = 2.0
+) -> Finding:
     """The same weights do far more arithmetic a second in prefill than in decode, which waits for memory. Asked for: 5 times."""
     model, ids = large_model(layers, width), random_ids(1, tokens)
     calls: dict[str, Call] = {"decode": lambda: decode_step(model, ids), "prefill": lambda: run(model, ids)}
@@ -119,9 +121,9 @@ def narrow(model: Model) -> None:
 def int8_weights_speed_decode(
     narrow: Callable[[Model], None] = narrow,
     *,
-    layers: int = 8,
-    width: int = 2048,
-    seconds: float = 2.0,
+    layers: int = 2,
+    width: int = 4096,
+    seconds: float = 1.5,
     gap: Callable[[], str | None] = no_kernel,
 ) -> Finding:
     """With int8 weights a decode step nearly halves, where a kernel exists, since half the bytes are read. Asked for: 1.2 times as fast,

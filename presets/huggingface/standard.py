@@ -6,12 +6,12 @@ A dense family is this with its own sizes, its own order of norms, and for every
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import msgspec
 
-from ..spec import Attention, Causal, FeedForward, Layer, Mask, Norm, Position
+from ..spec import Attention, Causal, FeedForward, Layer, Mask, Norm, Position, Sublayer
 from .blocks import Heads, Text, activation, decoder, parallel, pre_norm, sublayer, window_mask
 from .config import Config
 
@@ -134,3 +134,25 @@ def standard(
     layers = [made[sight] for sight in sights]
     stack = decoder(size.d_model, size.vocab, layers, final=final or norm, max_positions=size.positions, scale=scale)
     return Text(stack=stack, vocab=size.vocab, tied=tied, **head)
+
+
+def with_multipliers(cfg: Config, text: Text) -> Text:
+    """Granite's fixed factors: on embeddings, scores, what branches add to the residual, and one that divides the logits."""
+    scores, branches = cfg.number("attention_multiplier", default=1.0), cfg.number("residual_multiplier", default=1.0)
+    divisor = cfg.number("logits_scaling", default=1.0)
+    if not divisor:
+        raise cfg.refuse("logits_scaling is 0, and logits are divided by it")
+
+    def scaled(sub: Sublayer) -> Sublayer:
+        mixer = msgspec.structs.replace(sub.mixer, scale=scores) if isinstance(sub.mixer, Attention) else sub.mixer
+        return msgspec.structs.replace(sub, mixer=mixer, residual_scale=branches)
+
+    stack = text.stack
+    blocks = [
+        msgspec.structs.replace(
+            block, pattern=tuple(msgspec.structs.replace(layer, sublayers=tuple(map(scaled, layer.sublayers))) for layer in block.pattern)
+        )
+        for block in stack.blocks
+    ]
+    token = msgspec.structs.replace(stack.embeddings[0], scale=cfg.number("embedding_multiplier", default=1.0))
+    return replace(text.restack(blocks=tuple(blocks), embeddings=(token, *stack.embeddings[1:])), scale=1 / divisor)

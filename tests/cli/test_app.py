@@ -160,6 +160,25 @@ def test_an_interrupt_ends_with_130(home: Path) -> None:
     assert (out, err) == ("", "error: interrupted\n")
 
 
+INTERRUPTED_IMPORT = """
+import sys
+from tfm.__main__ import main
+
+class Interrupt:
+    def find_spec(self, name, *rest):
+        if name == "typer":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupt())
+main()
+"""
+
+
+def test_an_interrupt_while_loading_ends_with_130(run_python: Run) -> None:
+    done = run_python("-c", INTERRUPTED_IMPORT)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "error: interrupted\n")
+
+
 def test_completion_knows_the_presets(run_python: Run) -> None:
     environment = {"_TFM_COMPLETE": "complete_bash", "COMP_WORDS": "tfm params llama-2-", "COMP_CWORD": "2"}
     done = run_python("-c", "from tfm.cli.app import app; app(prog_name='tfm')", env=environment)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -32,7 +33,7 @@ def test_rows_have_the_keys_of_the_contract(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_one_that_fails_exits_3(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(CLAIMS, "sgd-step", mechanism.replace(CLAIMS["sgd-step"], test=lambda: mechanism.equal(0.48, 0.52)))
+    monkeypatch.setitem(CLAIMS, "sgd-step", replace(CLAIMS["sgd-step"], test=lambda: mechanism.equal(0.48, 0.52)))
     code, out, err = asked(capsys, "--only", "sgd-step,query-times-keys")
     assert code == 3
     assert "1 hold, 1 fail" in out
@@ -41,7 +42,7 @@ def test_one_that_fails_exits_3(capsys: pytest.CaptureFixture[str], monkeypatch:
 
 
 def test_what_does_not_apply_is_no_failure_and_no_success(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(CLAIMS, "sgd-step", mechanism.replace(CLAIMS["sgd-step"], test=lambda: mechanism.not_applicable("no GPU")))
+    monkeypatch.setitem(CLAIMS, "sgd-step", replace(CLAIMS["sgd-step"], test=lambda: mechanism.not_applicable("no GPU")))
     code, out, err = asked(capsys, "--only", "sgd-step")
     assert code == 0
     assert "0 hold, 0 fail, 1 not applicable here" in out

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from tfm.estimators.kvcache import kvcache
 from tfm.estimators.work import Pass
 from tfm.presets.dtypes import DTYPES
 from tfm.presets.errors import UsageError
 from tfm.presets.loader import load_model, model_names
-from tfm.presets.variants import with_kv_heads
+from tfm.presets.spec import Attention
+from tfm.presets.variants import map_mixers, with_kv_heads
 
 GIB = 2**30
 
@@ -72,3 +74,11 @@ def test_grouped_heads_shrink_the_cache() -> None:
         with_kv_heads(spec, 5)
     with pytest.raises(UsageError, match="no grouped attention"):
         with_kv_heads(load_model("deepseek-v3"), 8)
+
+
+def test_heads_that_do_not_divide_are_refused_at_once() -> None:
+    """The divisors of the largest size are found without trying every number below it."""
+    spec = load_model("llama-7b")
+    wide = map_mixers(spec.main, lambda mixer: replace(mixer, heads=2**40, kv_heads=1) if isinstance(mixer, Attention) else mixer)
+    with pytest.raises(UsageError, match=r"allowed: 1, 2, 4, .* \.\.\.$"):
+        with_kv_heads(replace(spec, stacks=(wide,)), 3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -46,16 +45,7 @@ from tfm.presets.spec import (
     Sublayer,
 )
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Tensors this small are slower on several threads, by much on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
+pytestmark = pytest.mark.usefixtures("one_thread")
 TOKENS = 13  # the windows of the shrunk copies are 5: they close, and turn round twice
 DECODERS = [name for name in model_names() if load_model(name).decodes]
 # How the tokens come: one by one; a prompt, then one by one; in pieces that are shorter and longer than a window.

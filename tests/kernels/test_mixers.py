@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,18 +20,10 @@ from tfm.kernels.recurrent import GatedDelta, Mamba, Mamba2, RgLru, ShortConv
 from tfm.kernels.rope import stretched
 from tfm.presets import spec as s
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 CPU = torch.device("cpu")
 F64 = Make(device=CPU, dtype=torch.float64)
 D, B, T = 10, 2, 7
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Tensors this small are slower on several threads, by much on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def made(module: nn.Module) -> Any:

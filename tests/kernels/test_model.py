@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -44,19 +43,11 @@ from tfm.presets.spec import (
     Sublayer,
 )
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 NAMES = model_names()
 RMS = Norm(type="rms")
 HEADS = Attention(heads=4, kv_heads=2, head_dim=6, mask=Causal())
 FEED = FeedForward(d_ff=11, activation="silu", gated=True)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Tensors this small are slower on several threads, by much on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def shrunk(name: str) -> tuple[Model, dict[str, Any]]:
@@ -256,6 +247,39 @@ def test_heads_scale_and_cap_and_pool() -> None:
     capped, pooler = model.heads
     torch.testing.assert_close(found["capped"], 0.5 * torch.tanh(3.0 * capped.weight(found["decoder"]) / 0.5))
     torch.testing.assert_close(found["pooler"], torch.tanh(pooler.dense(found["decoder"][:, -1])))
+
+
+def test_learned_queries_pool_what_a_tower_saw() -> None:
+    """SigLIP's head: one query that attends the patches. Of its own input only the number of sequences counts."""
+    layer = Layer(sublayers=(Sublayer(name="attention", mixer=msgspec.structs.replace(HEADS, mask=Full())),))
+    patches = Conv(name="patches", d_in=3, d_out=20, kernel=(2, 2), stride=(2, 2))
+    vision: dict[str, Any] = {"name": "vision", "d_model": 20, "role": "encoder", "tokens": "image", "default_tokens": 12}
+    vision["blocks"] = (Block(pattern=(layer,)),)
+    cross = Layer(sublayers=(Sublayer(name="attention", mixer=msgspec.structs.replace(HEADS, mask=Full(), source="vision")),))
+    query = Parameter(name="query", shape=(20,))
+    stacks = (
+        Stack(**vision, embeddings=(patches, Parameter(name="mask_token", shape=(20,)), Parameter(name="position", shape=(12, 20)))),
+        Stack(**(vision | {"name": "pooler", "default_tokens": 1, "blocks": (Block(pattern=(cross,)),)}), embeddings=(query,)),
+    )
+    model = built(ModelSpec(name="small", source=("a test",), stacks=stacks, images=1))
+    images = torch.randn(2, 3, 6, 8, dtype=torch.float64)
+    found = model(images=images)
+    assert (found["vision"].shape, found["pooler"].shape) == ((2, 12, 20), (2, 1, 20))
+    run = Run(start=0, tokens=1, device=torch.device("cpu"), dtype=torch.float64, sources={"vision": found["vision"]})
+    query_state = model.stacks[1].embedding.query.weight.expand(2, 1, 20)
+    torch.testing.assert_close(found["pooler"], model.stacks[1].layers[0](query_state, run, [None]))
+
+
+def test_what_attends_a_stack_that_is_not_there_rests() -> None:
+    """A decoder taken alone: its cross-attention keeps its weights and adds nothing."""
+    cross = Sublayer(name="cross_attention", mixer=msgspec.structs.replace(HEADS, mask=Full(), source="encoder"), pre_norm=RMS)
+    own = Sublayer(name="attention", mixer=HEADS, pre_norm=RMS)
+    alone, spec = built(text(own)), text(own)
+    layer = Layer(sublayers=(own, cross))
+    stack = msgspec.structs.replace(spec.main, blocks=(Block(pattern=(layer,), repeat=2),))
+    both = built(msgspec.structs.replace(spec, stacks=(stack,), absent=("encoder",)))
+    both.load_state_dict(alone.state_dict(), strict=False)
+    torch.testing.assert_close(both(IDS)["lm_head"], alone(IDS)["lm_head"])
 
 
 # --- fewer layers, smaller sizes ------------------------------------------------------------------------------------

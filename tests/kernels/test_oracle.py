@@ -7,8 +7,7 @@ angles and some softmaxes in fp32, which leaves differences of about 1e-7.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,22 +17,12 @@ import torch
 
 from tfm.estimators.work import Pass
 from tfm.kernels.inputs import random_inputs
-from tfm.kernels.model import Model, build_model
-from tfm.kernels.paths import ledger_path
+from tfm.kernels.model import build_model
 from tfm.kernels.shrink import shrink
 from tfm.presets.loader import load_model
 from tfm.presets.spec import Attention, Embedding, FeedForward, LatentAttention, ModelSpec, MoE, Stack
 
-pytestmark = pytest.mark.oracle
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Tensors this small are slower on several threads, by much on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = [pytest.mark.oracle, pytest.mark.usefixtures("one_thread")]
 
 
 TOLERANCE = 5e-6  # of logits near 1
@@ -188,10 +177,6 @@ def every_other(place: int) -> Change:
 
 def flipped(t: Any) -> Any:
     return t.transpose(-2, -1) if t.ndim > 1 else t
-
-
-def as_ours(t: Any) -> Any:
-    return t
 
 
 SELF, MLP = "model.layers.{i}.self_attn.", "model.layers.{i}.mlp."
@@ -399,43 +384,9 @@ CLASSES = {
 }
 
 
-def library_model(case: Case, spec: ModelSpec) -> Any:
-    """The library's model of these sizes, in float64, every weight moved by random numbers."""
-    import transformers
-
-    transformers.utils.logging.set_verbosity_error()
-    config_name, model_name = CLASSES.get(case.library, (f"{case.library}Config", f"{case.library}ForCausalLM"))
-    plain = {"attn_implementation": "eager", "experts_implementation": "eager"}
-    config = getattr(transformers, config_name)(**case.sizes(spec), **case.published, **plain)
-    torch.manual_seed(1)
-    model = getattr(transformers, model_name)(config).eval().double()
-    with torch.no_grad():
-        corrections = [buffer for name, buffer in model.named_buffers() if "correction" in name]
-        for weight in (*model.parameters(), *corrections):
-            weight.add_(0.15 * torch.randn_like(weight))
-    return model
-
-
-def layer_of(model: Model, name: str) -> tuple[str, int]:
-    """The ledger's path of one of our parameters, without its layer's kind; and the number of the layer."""
-    path, found = ledger_path(model, name), re.match(r"stacks\.(\d+)\.layers\.(\d+)\.", name)
-    if found is None:
-        return path, 0
-    label = model.stacks[int(found[1])].layers[int(found[2])].label  # type: ignore[union-attr, index]
-    return (path.replace(f"/{label}/", "/", 1) if label else path), int(found[2])
-
-
-def copy_weights(case: Case, theirs: Any, ours: Model) -> None:
-    """Give our model the library's weights; every one of ours has to be named in the table."""
-    state = theirs.state_dict()
-    with torch.no_grad():
-        for name, weight in (*ours.named_parameters(), *ours.named_buffers()):
-            path, index = layer_of(ours, name)
-            entry = case.names[path]
-            template, change = entry if isinstance(entry, tuple) else (entry, as_ours)
-            base, suffix = template.format(i=index), name.rsplit(".", 1)[-1]
-            there = [full for full in (f"{base}.{suffix}", f"{base}_{suffix}", base) if full in state]
-            weight.copy_(change(state[there[0]]).reshape(weight.shape))
+def built_by_library(build: Callable[..., Any], case: Case, spec: ModelSpec) -> Any:
+    """The library's model of a description's sizes with the published settings."""
+    return build(case.library, classes=CLASSES.get(case.library), **case.sizes(spec), **case.published)
 
 
 def small(name: str) -> ModelSpec:
@@ -457,10 +408,10 @@ def library_output(theirs: Any, spec: ModelSpec, inputs: dict[str, Any]) -> Any:
     return out.pooler_output if spec.heads[0].name == "pooler" else out.logits
 
 
-def largest_difference(name: str, spec: ModelSpec, theirs: Any) -> float:
+def largest_difference(name: str, spec: ModelSpec, theirs: Any, copy: Callable[..., None]) -> float:
     """Between our logits and the library's, over the largest of them."""
     ours = build_model(spec, dtype=torch.float64)
-    copy_weights(FAMILIES[name], theirs, ours)
+    copy(FAMILIES[name].names, theirs, ours)
     torch.manual_seed(2)
     inputs = random_inputs(ours, Pass(batch=2, context=13, source=None if name.startswith("whisper") else 7))
     with torch.inference_mode():
@@ -470,9 +421,9 @@ def largest_difference(name: str, spec: ModelSpec, theirs: Any) -> float:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_the_library_gives_the_same_logits(name: str) -> None:
+def test_the_library_gives_the_same_logits(name: str, library_model: Any, copy_weights: Any) -> None:
     spec = small(name)
-    assert largest_difference(name, spec, library_model(FAMILIES[name], spec)) < TOLERANCE
+    assert largest_difference(name, spec, built_by_library(library_model, FAMILIES[name], spec), copy_weights) < TOLERANCE
 
 
 # What no count shows: each of these fields, changed in the description alone, has to be noticed.
@@ -507,9 +458,9 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("name", "right", "wrong"), CHANGES, ids=[f"{name}-{wrong}" for name, _, wrong in CHANGES])
-def test_a_wrong_field_is_noticed(name: str, right: str, wrong: str) -> None:
+def test_a_wrong_field_is_noticed(name: str, right: str, wrong: str, library_model: Any, copy_weights: Any) -> None:
     spec = small(name)
     text = msgspec.json.encode(spec).decode()
     assert right in text
     changed = msgspec.json.decode(text.replace(right, wrong), type=ModelSpec)
-    assert largest_difference(name, changed, library_model(FAMILIES[name], spec)) > 2 * TOLERANCE
+    assert largest_difference(name, changed, built_by_library(library_model, FAMILIES[name], spec), copy_weights) > 2 * TOLERANCE

@@ -116,7 +116,7 @@ def bloom(cfg: Config) -> Text:
         d_ff=4 * d_model,
         depth=cfg.layers("n_layer", "num_hidden_layers", default=2),
         positions=cfg.optional_integer("seq_length"),
-        act="gelu",
+        act="gelu_tanh",
     )
     heads = cfg.integer("n_head", "num_attention_heads", default=8)
     shape = Heads(heads=heads, kv_heads=heads, head_dim=even_width(cfg, d_model, heads))

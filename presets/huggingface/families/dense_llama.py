@@ -7,7 +7,7 @@ from ..blocks import Heads, Text, activation, biases, gated, grouped, layer_norm
 from ..config import Config
 from ..registry import text_family
 from ..rope import rope
-from ..standard import Sight, Sizes, alike, by_kind, self_attention, sizes, standard, tied
+from ..standard import Sight, Sizes, alike, by_kind, self_attention, sizes, standard, tied, with_multipliers
 
 
 def llama_like(
@@ -44,7 +44,7 @@ def llama(cfg: Config) -> Text:
 def granite(cfg: Config) -> Text:
     """Granite: LLaMA with fixed multipliers."""
     size = sizes(cfg, vocab=32000, d_model=4096, d_ff=11008, depth=32)
-    return llama_like(cfg, size, grouped(cfg, size.d_model, heads=32))
+    return with_multipliers(cfg, llama_like(cfg, size, grouped(cfg, size.d_model, heads=32)))
 
 
 @text_family("exaone")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...spec import Alibi, HeadNorm, Position, Rope
 from ..blocks import Heads, Text, activation, biases, even_width, gated, grouped, layer_norm, plain, sliding_types
 from ..config import Config
@@ -152,7 +154,7 @@ def stablelm(cfg: Config) -> Text:
 def cohere_like(cfg: Config, size: Sizes, shape: Heads, sights: list[Sight], *, head_norm: HeadNorm | None) -> Text:
     """One layer norm without bias for both sublayers."""
     bias = cfg.flag("attention_bias", default=False)
-    return standard(
+    text = standard(
         size,
         self_attention(shape, bias=biases(qkv=bias, out=bias), head_norm=head_norm),
         gated(size.d_ff, activation=size.act),
@@ -160,8 +162,8 @@ def cohere_like(cfg: Config, size: Sizes, shape: Heads, sights: list[Sight], *, 
         norm=layer_norm(cfg, bias=False),
         order="parallel",
         tied=tied(cfg, default=True),
-        scale=None,
     )
+    return replace(text, scale=cfg.number("logit_scale", default=0.0625))
 
 
 @text_family("cohere")

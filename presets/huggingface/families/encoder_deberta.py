@@ -151,7 +151,7 @@ def heads(cfg: Config, stack: Stack, norm: Norm) -> tuple[Head, ...]:
             if pooled != stack.d_model:
                 raise cfg.refuse(f"pooler_hidden_size must be hidden_size {stack.d_model}: the pooler reads the last layer")
             outputs = 1 if kind == "ForMultipleChoice" else None
-            return (pooler(stack), classifier(cfg, stack, once=True, outputs=outputs))
+            return (pooler(stack, activation="gelu"), classifier(cfg, stack, once=True, outputs=outputs))
         case "ForTokenClassification" | "ForQuestionAnswering":
             return (classifier(cfg, stack, once=False),)
         case _:

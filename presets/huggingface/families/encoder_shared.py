@@ -104,9 +104,10 @@ def text_encoder(cfg: Config, d_model: int, blocks: Sequence[Block], embeddings:
 # --- heads ----------------------------------------------------------------------------------------------------------
 
 
-def pooler(stack: Stack, d_out: int | None = None) -> Head:
-    """A linear layer on the first position."""
-    return Head(name="pooler", stack=stack.name, parts=(dense(stack.d_model, d_out or stack.d_model, once=True),))
+def pooler(stack: Stack, d_out: int | None = None, *, activation: str = "tanh") -> Head:
+    """A linear layer on the first position, and its activation."""
+    part = Linear(name="dense", d_in=stack.d_model, d_out=d_out or stack.d_model, bias=True, once=True, activation=activation)
+    return Head(name="pooler", stack=stack.name, parts=(part,))
 
 
 def dense(d_in: int, d_out: int, *, once: bool = False, bias: bool = True) -> Linear:

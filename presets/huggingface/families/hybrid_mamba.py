@@ -9,7 +9,7 @@ from ..blocks import Text, biases, gated, grouped, layer_types, rms
 from ..config import Config
 from ..registry import text_family
 from ..rope import rope
-from ..standard import Sizes, self_attention, sizes
+from ..standard import Sizes, self_attention, sizes, with_multipliers
 from .moe_blocks import Branch, feeds_of, routing, two_branch_text
 from .statespace import TIMING, inner_width, time_step_rank
 
@@ -102,7 +102,7 @@ def granitemoehybrid(cfg: Config) -> Text:
     kinds = {"attention": Branch("attention", attention), "mamba": Branch("mamba", mamba2(cfg, size.d_model), "mamba")}
     listed = listed_types(cfg, size.depth, tuple(LINEAR)) or ("mamba",) * size.depth
     mixers = [kinds[LINEAR[kind]] for kind in listed]
-    return two_branch_text(cfg, size, rms(cfg), mixers, [granite_feed(cfg, size)] * size.depth)
+    return with_multipliers(cfg, two_branch_text(cfg, size, rms(cfg), mixers, [granite_feed(cfg, size)] * size.depth))
 
 
 def granite_feed(cfg: Config, size: Sizes) -> Branch:

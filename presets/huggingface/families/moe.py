@@ -7,7 +7,7 @@ from ..blocks import Heads, Text, activation, biases, even_width, gated, grouped
 from ..config import Config
 from ..registry import text_family
 from ..rope import rope
-from ..standard import Sizes, alike, self_attention, sizes, tied
+from ..standard import Sizes, alike, self_attention, sizes, tied, with_multipliers
 from .moe_blocks import Branch, attention_branches, routing, two_branch_text, unread
 
 
@@ -63,7 +63,7 @@ def granitemoe(cfg: Config) -> Text:
         shared=gated(shared, activation=size.act) if shared else None,
         **routing(cfg, scoring="softmax_topk", normalize=False),
     )
-    return two_branch_text(cfg, size, rms(cfg), mixers, [Branch("moe", moe)] * size.depth)
+    return with_multipliers(cfg, two_branch_text(cfg, size, rms(cfg), mixers, [Branch("moe", moe)] * size.depth))
 
 
 @text_family("phimoe")

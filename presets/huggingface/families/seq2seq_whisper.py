@@ -39,8 +39,8 @@ def encoder_stack(cfg: Config, *, alone: bool) -> Stack:
     width, positions = cfg.integer("d_model", "hidden_size", default=384), cfg.integer("max_source_positions", default=1500)
     bands = cfg.integer("num_mel_bins", default=80)
     embeddings: tuple[Part, ...] = (
-        Conv(name="conv1", d_in=bands, d_out=width, kernel=(3,), bias=True, expand=2),
-        Conv(name="conv2", d_in=width, d_out=width, kernel=(3,), stride=(2,), bias=True),
+        Conv(name="conv1", d_in=bands, d_out=width, kernel=(3,), bias=True, expand=2, activation="gelu"),
+        Conv(name="conv2", d_in=width, d_out=width, kernel=(3,), stride=(2,), bias=True, activation="gelu"),
         Embedding(name="position", rows=positions, role="position"),
     )
     depth = cfg.layers("encoder_layers", "num_hidden_layers", default=4)

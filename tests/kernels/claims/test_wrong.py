@@ -22,7 +22,7 @@ from tfm.kernels.claims.measured import decode_step
 from tfm.kernels.claims.recurrence import attending, attention_layer, recurrent
 from tfm.kernels.claims.sharing import apart, cache_bytes, continued, with_kv_heads
 from tfm.kernels.claims.softmax import no_scale, scale
-from tfm.kernels.claims.specs import build, one_stack
+from tfm.kernels.claims.specs import build, one_stack, stack_of
 from tfm.kernels.claims.worked import block_weights, ledger_weights, step_seconds
 from tfm.kernels.claims.worked import cache_bytes as ledger_bytes
 from tfm.kernels.masks import Rules
@@ -113,19 +113,19 @@ def deaf(spec: s.ModelSpec) -> Model:
     """Every token is the same."""
     model = build(spec)
     with torch.no_grad():
-        model.stacks[0].embedding.token.weight.fill_(0.1)
+        stack_of(model, 0).embedding.token.weight.fill_(0.1)
     return model
 
 
 def smeared(spec: s.ModelSpec) -> Model:
     """The embedding of a token depends on the others."""
     model = build(spec)
-    model.stacks[0].embedding.register_forward_hook(lambda module, given, got: got + got.mean(dim=1, keepdim=True))
+    stack_of(model, 0).embedding.register_forward_hook(lambda module, given, got: got + got.mean(dim=1, keepdim=True))
     return model
 
 
 def cross_projections(model: Model) -> list[Any]:
-    return [layer.subs[1].mixer.k_proj for layer in model.stacks[1].layers]
+    return [layer.subs[1].mixer.k_proj for layer in stack_of(model, 1).layers]
 
 
 def twice_projected(spec: s.ModelSpec) -> Model:
@@ -151,7 +151,7 @@ def cut_off_encoder(spec: s.ModelSpec) -> Model:
 
 def frozen_decoder(spec: s.ModelSpec) -> Model:
     model = build(spec)
-    for weight in model.stacks[1].layers.parameters():
+    for weight in stack_of(model, 1).layers.parameters():
         weight.requires_grad = False
     return model
 
@@ -238,7 +238,11 @@ def uphill(weights: Any) -> torch.optim.Optimizer:
 
 
 def times(factor: float) -> Callable[..., tuple[float, float]]:
-    return lambda spec, device: tuple(factor * seconds for seconds in step_seconds(spec, device))
+    def slower(spec: s.ModelSpec, device: Any) -> tuple[float, float]:
+        memory, compute = step_seconds(spec, device)
+        return factor * memory, factor * compute
+
+    return slower
 
 
 def half(rule: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
