@@ -371,7 +371,7 @@ def test_wrong_is_red(name: str) -> None:
     assert not found.note.startswith(("RuntimeError", "TypeError", "ValueError", "AttributeError")), "red for a fault of the test"
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if CLAIMS[name].measured else name for name in CLAIMS])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.measured) if CLAIMS[name].measured else name for name in CLAIMS])
 def test_holds(name: str) -> None:
     found = look(CLAIMS[name]).finding
     assert found.ok is not False, found
