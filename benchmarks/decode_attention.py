@@ -26,7 +26,8 @@ from tfm.kernels import grouped
 from tfm.kernels.attention import attend, backend_that_ran
 from tfm.kernels.masks import Rules
 from tfm.kernels.probes import GIB, random_tensor, require_memory
-from tfm.kernels.timing import Sample, Stopping, buffers_needed, host_watch, interleave, last_level_cache_bytes, paired_ratio, rotated
+from tfm.kernels.streams import STREAMS
+from tfm.kernels.timing import Sample, Stopping, buffers_needed, host_watch, in_rotation, interleave, last_level_cache_bytes, paired_ratio
 
 CPU = torch.device("cpu")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -64,6 +65,8 @@ def kernels(shape: Shape, q: Tensor) -> dict[str, Callable[[Cache], object]]:
     found["SDPA on folded heads"] = lambda kv: F.scaled_dot_product_attention(heads, *kv)
     for parts in (2, 8):
         found[f"SDPA folded, {parts} parts of the context"] = partial(in_parts, heads, parts)
+    if shape.dtype == torch.float32:  # what `grouped` takes on a machine that is not crowded
+        found[f"{STREAMS} streams"] = lambda kv: grouped._streamed(heads, *kv, Rules(causal=True))[0]
     found["two bmm"] = partial(products, q, shape)
     for block in (128, 1024):
         found[f"two bmm over blocks of {block}"] = partial(blocks, q, shape, block)
@@ -124,8 +127,7 @@ def measured(shape: Shape, rounds: int, *, cpu_time: bool) -> dict[str, Sample]:
     caches = [(random_tensor(size, shape.dtype, CPU), random_tensor(size, shape.dtype, CPU)) for _ in range(copies)]
     plain = [(random_tensor((shape.cache_bytes // 4,), torch.float32, CPU),) * 2 for _ in range(copies)]
     q = random_tensor((shape.batch, shape.heads, 1, shape.width), shape.dtype, CPU)
-    calls = {name: rotated(fn, plain) for name, fn in probes(shape).items()}
-    calls |= {name: rotated(fn, caches) for name, fn in kernels(shape, q).items()}
+    calls = in_rotation(probes(shape), plain) | in_rotation(kernels(shape, q), caches)
     clock = time.process_time if cpu_time else time.perf_counter
     stopping = Stopping(min_samples=rounds, min_seconds=0, max_seconds=120, target_spread=1e9)
     with torch.inference_mode():

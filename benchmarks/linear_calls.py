@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from tfm.kernels.linear import fast_linear, linear_call
 from tfm.kernels.probes import random_tensor
-from tfm.kernels.timing import Stopping, buffers_needed, host_watch, interleave, last_level_cache_bytes, rotated
+from tfm.kernels.timing import Stopping, buffers_needed, host_watch, in_rotation, interleave, last_level_cache_bytes, rotated
 
 CPU = torch.device("cpu")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -89,7 +89,7 @@ def quantized_calls(x: Tensor) -> dict[str, Callable[[tuple[Tensor, ...]], objec
 def line(rows: int, inputs: int, dtype: torch.dtype, weights: dict[str, Weights], rounds: int, clock: Callable[[], float]) -> str:
     """One line of the table: the share of fp32 `mv` and the milliseconds of every call."""
     x = random_tensor((rows, inputs), dtype, CPU)
-    calls = {name: rotated(call, weights["plain"]) for name, call in plain_calls(x, weights["plain"][0][0].shape[0]).items()}
+    calls = in_rotation(plain_calls(x, weights["plain"][0][0].shape[0]), weights["plain"])
     calls |= {name: rotated(call, weights[name]) for name, call in quantized_calls(x).items() if name in weights}
     vector = random_tensor((4096,), torch.float32, CPU)
     calls["probe"] = rotated(lambda w: torch.mv(w[0].view(-1, 4096), vector), weights["probe"])

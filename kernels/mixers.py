@@ -68,8 +68,18 @@ class Run:
         if not isinstance(rope, s.Rope):
             return x
         width = x.shape[-1]
-        cos, sin = self.once((rope, width), lambda: angles(rope, width, self.exact_positions, self.dtype))
-        return rotate(x, cos.to(self.device), sin.to(self.device), interleaved=rope.interleaved)
+        cos, sin = self.once((rope, width), lambda: self.angles(rope, width))
+        if rope.interleaved or cos.shape[-1] != width:
+            return rotate(x, cos, sin, interleaved=rope.interleaved)
+        # [a cos - b sin, b cos + a sin] of a head's halves a and b, in three operators
+        return torch.addcmul(x * cos, x.roll(width // 2, dims=-1), sin)
+
+    def angles(self, rope: s.Rope, width: int) -> tuple[Tensor, Tensor]:
+        """cos and sin [T,R/2]; of whole heads in halves [T,H], each angle twice and the first half's sines negative."""
+        cos, sin = (part.to(self.device) for part in angles(rope, width, self.exact_positions, self.dtype))
+        if rope.interleaved or 2 * cos.shape[-1] != width:
+            return cos, sin
+        return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
 
     @property
     def exact_positions(self) -> Tensor:

@@ -7,10 +7,13 @@ context is cut into STREAMS equal pieces, and one small product takes the next t
 
 It is worth it for few rows a head over a long context in fp32, see `fits`. Measured by `benchmarks/decode_attention.py`: more
 streams than the 64 pages of the first level of address translation lose all of the gain; the same in bf16 gains nothing, since
-there the products repack every block for the matrix unit and are bound by that.
+there the products repack every block for the matrix unit and are bound by that. Two dozen operators in place of one also mean
+that all threads wait for the slowest two dozen times: where other programs take the cores, one fused operator is faster.
 """
 
 from __future__ import annotations
+
+import os
 
 import torch
 from torch import Tensor
@@ -30,7 +33,16 @@ def fits(q: Tensor, k: Tensor) -> bool:
         and k.shape[2] >= FEWEST_TOKENS
         and k.stride(3) == 1
         and not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad))
+        and not crowded()
     )
+
+
+def crowded() -> bool:
+    """Whether clearly more programs want to run than there are cores, by the load of the last minute; False where nobody counts it."""
+    try:
+        return os.getloadavg()[0] > (os.cpu_count() or 1) + 1
+    except (AttributeError, OSError):
+        return False
 
 
 def stream_length(tokens: int) -> int:

@@ -251,7 +251,20 @@ def paired_ratio(slow: Sample, fast: Sample) -> float:
 
 def rotated(fn: Callable[[T], object], buffers: Sequence[T]) -> Call:
     """A call that takes the next of `buffers` each time, so that none is still in the cache when it comes round again."""
+    return in_rotation({"": fn}, buffers)[""]
+
+
+def in_rotation(fns: Mapping[str, Callable[[T], object]], buffers: Sequence[T]) -> dict[str, Call]:
+    """Calls to be measured in turn, all on one rotation: each takes a buffer that none of them has touched for a whole round.
+
+    With a rotation each they would step alike, and all but the first would find the buffer of the round in the cache.
+    """
     turn: Iterator[T] = itertools.cycle(buffers)
+    return {name: _next_of(turn, fn) for name, fn in fns.items()}
+
+
+def _next_of(turn: Iterator[T], fn: Callable[[T], object]) -> Call:
+    """`fn` on the next of a rotation."""
     return lambda: fn(next(turn))
 
 

@@ -205,4 +205,4 @@ def plain(value: Any) -> Value:
     if isinstance(value, Tensor):
         listed: Value = value.detach().to(torch.float64).tolist()
         return listed
-    return list(value) if isinstance(value, tuple) else value  # type: ignore[no-any-return]
+    return list(value) if isinstance(value, tuple) else value

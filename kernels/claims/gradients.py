@@ -41,12 +41,14 @@ def softmax_rule(weights: Tensor, d_weights: Tensor) -> Tensor:
 
 def query_rule(d_scores: Tensor, k: Tensor) -> Tensor:
     """dQ = dS K / sqrt(d)."""
-    return d_scores @ k / k.shape[-1] ** 0.5
+    d_q: Tensor = d_scores @ k / k.shape[-1] ** 0.5
+    return d_q
 
 
 def key_rule(d_scores: Tensor, q: Tensor) -> Tensor:
     """dK = dS' Q / sqrt(d)."""
-    return d_scores.T @ q / q.shape[-1] ** 0.5
+    d_k: Tensor = d_scores.T @ q / q.shape[-1] ** 0.5
+    return d_k
 
 
 def projection_rule(x: Tensor, d_q: Tensor) -> Tensor:

@@ -38,7 +38,8 @@ def peak_bytes(kernel: Kernel, tokens: int) -> int:
     q, k, v = random_heads(tokens)
     with Held() as held, torch.no_grad():
         kernel(q, k, v, Rules(causal=False))
-    return held.peak
+    peak: int = held.peak
+    return peak
 
 
 def growth(kernel: Kernel) -> float:

@@ -81,7 +81,8 @@ def attention_layer(width: int) -> Callable[[Tensor], object]:
 
     def run(x: Tensor) -> Tensor:
         q, k, v = (x @ w for w in weights[:3])
-        return nn.functional.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None])[:, 0] @ weights[3]
+        mixed: Tensor = nn.functional.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None])[:, 0] @ weights[3]
+        return mixed
 
     return run
 

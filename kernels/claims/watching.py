@@ -21,7 +21,7 @@ def tensors_in(tree: Any) -> Iterator[Tensor]:
             yield from tensors_in(member)
 
 
-class Held(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Held(TorchDispatchMode):
     """Bytes of the memory that operators have made and that is still in use: now, and the most there was."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Held(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.known.discard(place)
 
 
-class Chain(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Chain(TorchDispatchMode):
     """How many matrix products lie between some tensors and every later one: `longest` (they must run one after another) and
     `shortest` (the least a signal passes through). Every tensor is kept alive, so that none is mistaken for another.
     """

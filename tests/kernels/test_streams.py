@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Streams from 80 tokens on, one or two heads at a time."""
     monkeypatch.setattr(streams, "FEWEST_TOKENS", 80)
     monkeypatch.setattr(streams, "HELD_LOGITS", 1000)
+    monkeypatch.setattr(streams, "crowded", lambda: False)
 
 
 def inputs(B: int, N: int, K: int, S: int, D: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -83,10 +85,12 @@ def test_streams_leave_few_tokens_and_are_odd(tokens: int) -> None:
         ({"dtype": torch.bfloat16}, False),
         ({"grad": True}, False),
         ({"device": "meta"}, False),
+        ({"load": 1e4}, False),
     ],
-    ids=["few rows, many tokens", "many rows", "few tokens", "bf16", "to be differentiated", "no CPU"],
+    ids=["few rows, many tokens", "many rows", "few tokens", "bf16", "to be differentiated", "no CPU", "a busy machine"],
 )
-def test_streams_are_taken_where_they_are_faster(change: dict[str, Any], expected: bool) -> None:
+def test_streams_are_taken_where_they_are_faster(monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], expected: bool) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (change.get("load", 0.0), 0.0, 0.0))
     given: dict[str, Any] = {"rows": 4, "tokens": 1 << 15, "dtype": torch.float32, "grad": False, "device": "cpu"} | change
     q = torch.zeros(1, 2, given["rows"], 4, dtype=given["dtype"], device=given["device"], requires_grad=given["grad"])
     assert fits(q, torch.zeros(1, 2, given["tokens"], 4, dtype=given["dtype"], device=given["device"])) is expected

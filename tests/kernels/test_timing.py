@@ -14,6 +14,7 @@ from tfm.kernels.timing import (
     _cache_bytes,
     buffers_needed,
     host_watch,
+    in_rotation,
     interleave,
     last_level_cache_bytes,
     measure,
@@ -158,6 +159,15 @@ def test_rotation_goes_round() -> None:
     for _ in range(5):
         call()
     assert seen == ["x", "y", "z", "x", "y"]
+
+
+def test_calls_measured_in_turn_share_one_rotation() -> None:
+    seen: list[str] = []
+    calls = in_rotation({"a": lambda x: seen.append(f"a{x}"), "b": lambda x: seen.append(f"b{x}")}, [1, 2, 3])
+    for _ in range(3):
+        calls["a"]()
+        calls["b"]()
+    assert seen == ["a1", "b2", "a3", "b1", "a2", "b3"]
 
 
 @pytest.mark.parametrize(
