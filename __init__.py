@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:  # what a type checker and an editor see; the table below is what runs, a test holds them equal
-    from .api import device, dtype, flops, kvcache, latency, ledger, memory, model, params, weights
+    from .api import device, dtype, flops, kvcache, latency, ledger, memory, model, params, shapes, solve, weights
     from .estimators.memory import Recipe
     from .estimators.rows import Row
     from .estimators.work import Pass
@@ -42,6 +42,8 @@ __all__ = [
     "memory",
     "model",
     "params",
+    "shapes",
+    "solve",
     "weights",
 ]
 
@@ -66,6 +68,8 @@ _HOME = {  # public name -> the module that defines it
     "memory": "api",
     "model": "api",
     "params": "api",
+    "shapes": "api",
+    "solve": "api",
     "weights": "api",
 }
 

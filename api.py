@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from .estimators.memory import Memory, Recipe
     from .estimators.params import Params
     from .estimators.rows import Row
+    from .estimators.solve import Shape as ShapeFor
+    from .estimators.tensors import Term
     from .estimators.work import Pass
     from .presets.device import Device
     from .presets.dtypes import Dtype
@@ -117,3 +119,17 @@ def latency(name: str | ModelSpec, hardware: str | Device, given: Pass | None = 
     from .estimators.latency import latency as count
 
     return count(*described(name, given, fields), device(hardware))
+
+
+def shapes(name: str | ModelSpec, given: Pass | None = None, **fields: object) -> tuple[Term, ...]:
+    """The shape of every tensor on its way."""
+    from .estimators.shapes import shapes as walk
+
+    return walk(model(name), work(given, **fields))
+
+
+def solve(target: int) -> tuple[ShapeFor, ...]:
+    """Plausible (D, L) for a number of parameters, the most usual first."""
+    from .estimators.solve import solve as search
+
+    return search(target)

@@ -1,15 +1,15 @@
 """Linear layers for few rows, where the weight's bytes are the cost: the fastest of PyTorch's calls for the same product.
 
-On a CPU those calls differ by up to 2.3. Share of the bandwidth that a matrix-vector product reaches in fp32; weight 4096 x 4096,
+On a CPU those calls differ by up to 2.1. Share of the bandwidth that a matrix-vector product reaches in fp32; weight 4096 x 4096,
 one thread of a Xeon with AMX, PyTorch 2.13 (`benchmarks/linear_calls.py`, which has other shapes too, and int8 and int4 weights):
 
     rows                                     1     2     3     4     8     12    16    64
-    bf16  F.linear(x, w)                     0.55  0.56  0.62  0.57  0.54        0.56  0.36
-    bf16  mv(w, x)                           0.84
-    bf16  mm(w, x.T)                         0.58  0.89  0.93  0.95  0.82        0.87  0.55
-    fp32  F.linear(x, w)                     0.99  0.90  0.85  0.47  0.31  0.22  0.34  0.19
-    fp32  bmm(x, slices of 16 outputs)                   0.92  0.74  0.58  0.55  0.28
-    fp32  bmm(8 slices, x.T)                       0.54  0.45  0.46  0.48  0.46  0.47  0.24
+    bf16  F.linear(x, w)                     0.58  0.58  0.57  0.57  0.60  0.58  0.47  0.34
+    bf16  mv(w, x)                           0.90
+    bf16  mm(w, x.T)                         0.64  0.91  0.92  0.91  0.88  0.87  0.79  0.52
+    fp32  F.linear(x, w)                     1.01  0.99  0.96  0.49  0.33  0.25  0.32  0.17
+    fp32  bmm(x, slices of 16 outputs)       1.01  0.97  0.94  0.79  0.62  0.54  0.39  0.17
+    fp32  bmm(8 slices, x.T)                 0.53  0.53  0.54  0.54  0.50  0.51  0.51  0.20
 
 F.linear has to repack a bf16 weight for the matrix unit at every call; with the weight on the left it is taken as it lies.
 """
@@ -40,13 +40,16 @@ def linear_call(rows: int, weight: Tensor) -> str:
 
 def fast_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x [...,I] times weight [O,I] transposed, plus bias [O]: [...,O], by the call that `linear_call` names."""
-    rows, (outputs, inputs) = x.reshape(-1, x.shape[-1]), weight.shape
-    call = linear_call(rows.shape[0], weight)
+    outputs, inputs = weight.shape
+    call = linear_call(x.numel() // inputs, weight)
     if call == "linear":
         return F.linear(x, weight, bias)
     if call == "mv":
-        out = torch.mv(weight, rows[0])
-    elif call == "mm":
+        row = x.reshape(inputs)
+        out = torch.mv(weight, row) if bias is None else torch.addmv(bias, weight, row)
+        return out.view(*x.shape[:-1], outputs)
+    rows = x.reshape(-1, inputs)
+    if call == "mm":
         # [O,I] @ [I,R] -> [O,R]
         out = torch.mm(weight, rows.t()).t()
     elif call == "narrow":

@@ -133,7 +133,7 @@ def cuda_watch(device: torch.device) -> Watch:
     flush = torch.empty(4 * torch.cuda.get_device_properties(device).L2_cache_size, dtype=torch.int8, device=device)
 
     def seconds(fn: Call, calls: int) -> float:
-        marks = [(_event(), _event()) for _ in range(calls)]
+        marks = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(calls)]
         for start, end in marks:
             flush.zero_()
             start.record()
@@ -143,11 +143,6 @@ def cuda_watch(device: torch.device) -> Watch:
         return math.fsum(start.elapsed_time(end) for start, end in marks) / 1e3 / calls
 
     return seconds
-
-
-def _event() -> torch.cuda.Event:
-    """A CUDA event that notes the time."""
-    return torch.cuda.Event(enable_timing=True)
 
 
 def watch_for(device: torch.device) -> Watch:
