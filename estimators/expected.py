@@ -24,6 +24,9 @@ from .rows import Row
 from .sizes import moved_bytes
 from .work import Pass
 
+ALIGNED = 32  # elements
+TURNING = 3  # additions that turning queries and keys by their positions, and storing them, is worth
+ACTIVATIONS = {"swish": "silu", "gelu_python": "gelu", "clamped_swiglu": "silu"}
 LEAST_MARGIN = 0.03  # two calibrations of one quiet machine differ by about this much
 RUNNING = frozenset({"linear", "conv", "experts", "attention", "scan", "norm", "activation"})
 Point = tuple[float, float]
@@ -156,6 +159,15 @@ def averaged(pairs: Iterable[Point]) -> list[Point]:
     return [(x, math.exp(math.fsum(map(math.log, ys)) / len(ys))) for x, ys in sorted(groups.items())]
 
 
+def product_curves(measured: Calibration, dtype: str, *, aligned: bool) -> dict[float, list[Point]]:
+    """m -> [(k·n, seconds)] of one format, for widths out that are multiples of ALIGNED or for the others."""
+    found: defaultdict[float, list[Point]] = defaultdict(list)
+    for product in measured.products:
+        if product.dtype == dtype and (product.n % ALIGNED == 0) is aligned:
+            found[product.m].append((product.k * product.n, product.seconds))
+    return {m: averaged(points) for m, points in sorted(found.items())}
+
+
 def cache_elements(point: Attended) -> int:
     """Elements of keys and values that a point reads."""
     return 2 * point.batch * point.kv_heads * point.context * point.head_dim
@@ -170,14 +182,16 @@ def attention_flops(point: Attended) -> float:
 class Curves(msgspec.Struct, frozen=True, kw_only=True):
     """The figures of one format, as functions.
 
-    products: m -> [(k·n, seconds)]. steps: query heads a KV head -> [(cache elements, seconds)]. flash: [(new tokens,
-    seconds a FLOP)].
+    products: m -> [(k·n, seconds)]; odd_products: the same where the width out is no multiple of ALIGNED, which libraries of
+    matrix products take a slower way for (GPT-2's 50257 tokens). steps: query heads a KV head -> [(cache elements, seconds)].
+    flash: [(new tokens, seconds a FLOP)]. elements: kind of operator -> seconds an element.
     """
 
     products: dict[float, list[Point]]
+    odd_products: dict[float, list[Point]]
     steps: dict[float, list[Point]]
     flash: list[Point]
-    element_s: float
+    elements: dict[str, float]
     row_s: float
     bytes_per_s: float
 
@@ -185,19 +199,17 @@ class Curves(msgspec.Struct, frozen=True, kw_only=True):
     def of(cls, work: Pass, measured: Calibration) -> Curves:
         """Those of the format that `work` computes in."""
         name = work.activation_dtype.name
-        products: defaultdict[float, list[Point]] = defaultdict(list)
-        for product in measured.products:
-            if product.dtype == name:
-                products[product.m].append((product.k * product.n, product.seconds))
+        products, odd = (product_curves(measured, name, aligned=aligned) for aligned in (True, False))
         attended = [point for point in measured.attended if point.dtype == name]
         steps: defaultdict[float, list[Point]] = defaultdict(list)
         for point in (point for point in attended if point.new == 1):
             steps[point.heads / point.kv_heads].append((cache_elements(point), point.seconds))
         return cls(
-            products={m: averaged(points) for m, points in sorted(products.items())},
+            products=products or odd,
+            odd_products=odd or products,
             steps={group: averaged(points) for group, points in sorted(steps.items())},
             flash=averaged((point.new, point.seconds / attention_flops(point)) for point in attended if point.new > 1),
-            element_s=next((line.seconds_per_element for line in measured.elementwise if line.dtype == name), 0.0),
+            elements={line.name: line.seconds_per_element for line in measured.elementwise if line.dtype == name},
             row_s=next((line.seconds_per_row for line in measured.overheads if line.dtype == name), measured.launch_s),
             bytes_per_s=measured.device.memory_bytes_per_s,
         )
@@ -207,15 +219,25 @@ class Curves(msgspec.Struct, frozen=True, kw_only=True):
         match row.op:
             case "experts":
                 distinct = float(row.dims["distinct"])
-                return distinct * self.product(float(row.dims["m"]) / distinct, row.dims["k"] * row.dims["n"])
+                return distinct * self.product(float(row.dims["m"]) / distinct, row.dims["k"], row.dims["n"])
             case "linear" | "conv" if row.fetches:
-                return self.product(row.dims["m"], row.dims["k"] * row.dims["n"])
+                return self.product(row.dims["m"], row.dims["k"], row.dims["n"])
             case "attention":
-                return self.attend(row, work) + float(self.element_s * (row.reads + row.writes))
+                return self.attend(row, work) + float(TURNING * self.element("add") * row.reads)
             case "scan":
-                return float(moved_bytes(row, work) / max(row.repeat, 1) / self.bytes_per_s + self.element_s * row.writes)
+                return float(moved_bytes(row, work) / max(row.repeat, 1) / self.bytes_per_s + self.element("add") * row.writes)
+            case "norm":  # and the residual that is added beside it
+                return float((self.element("norm") + self.element("add")) * row.writes)
+            case "activation":
+                gated = self.element("mul") if row.reads > row.writes else 0.0
+                return float((self.element(row.path.rpartition("/")[2]) + gated) * row.writes)
             case _:
-                return float(self.element_s * row.writes)
+                return float(self.element("add") * row.writes)
+
+    def element(self, name: str) -> float:
+        """Seconds an element of a kind of operator; what was not measured takes as long as its relatives."""
+        name = ACTIVATIONS.get(name, name)
+        return self.elements.get(name) or self.elements.get("gelu_tanh" if "gelu" in name else "silu", 0.0)
 
     def around(self, row: Row) -> float:
         """What one run of a row costs beside its work: dispatch, reshaping, residuals."""
@@ -223,9 +245,9 @@ class Curves(msgspec.Struct, frozen=True, kw_only=True):
             return 0.0
         return self.row_s * float(row.dims["distinct"] if row.op == "experts" else 1)
 
-    def product(self, m: Number, size: Number) -> float:
-        """Seconds of m rows times a matrix of `size` elements that lies in memory."""
-        return across(self.products, float(m), lambda points: along(points, float(size)))
+    def product(self, m: Number, k: Number, n: Number) -> float:
+        """Seconds of [m, k] @ [k, n], the matrix in memory."""
+        return across(self.odd_products if n % ALIGNED else self.products, float(m), lambda points: along(points, float(k * n)))
 
     def attend(self, row: Row, work: Pass) -> float:
         """Seconds of attention: a step by the cache it reads, many new tokens by their FLOPs."""

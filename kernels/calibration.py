@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import gc
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +30,7 @@ from .linear import fast_linear
 from .machine import machine
 from .masks import Rules
 from .model import build_model
+from .modules import activation_named
 from .probes import Bandwidth, dtype_name, measured_bandwidth, op_launch_cost, random_tensor, require_memory
 from .timing import Call, Sample, Stopping, interleave, watch_for
 
@@ -78,6 +78,7 @@ def llama_like(name: str, *, layers: int, width: int, heads: int, kv_heads: int,
     return s.ModelSpec(name=name, source=("made for the calibration",), stacks=(stack,), heads=(head,))
 
 
+FUNCTIONS = ("silu", "gelu", "gelu_tanh", "relu")
 LONGEST_CHECK_S = 1.5  # a machine on which a check would take longer does without it
 WIDE = llama_like("wide", layers=2, width=4096, heads=32, kv_heads=8, head_dim=128, d_ff=12288, vocabulary=16000)
 NARROW = llama_like("narrow", layers=6, width=2048, heads=16, kv_heads=16, head_dim=128, d_ff=5632, vocabulary=32000)
@@ -89,10 +90,11 @@ def standard_plan(setting: Setting) -> Plan:
     gpu = setting.device.type != "cpu"
     shapes = [(1024, 1024), (2048, 2048), (4096, 4096), (4096, 11008), (11008, 4096), (4096, 32000)]
     few = [(2048, 2048), (4096, 11008), (11008, 4096)]
+    odd = (2048, 25001)
     many = (256, 512, 1024, 4096) if gpu else (256, 512)
-    products = [(1, *shape) for shape in shapes]
-    products += [(m, *shape) for m in (2, 4, 8, 16, 32, 64, 128) for shape in (few if m <= 16 else few[:2])]
-    products += [(m, *shape) for m in many for shape in ((2048, 2048), (4096, 8192 if gpu else 4096))]
+    products = [(1, *shape) for shape in (*shapes, odd)]
+    products += [(m, *shape) for m in (2, 4, 8, 16, 32, 64, 128) for shape in (*few, odd)]
+    products += [(m, *shape) for m in many for shape in ((2048, 2048), (4096, 8192 if gpu else 4096), odd)]
     return Plan(
         dtypes=(torch.float32, torch.bfloat16),
         sizes=(setting.probe_bytes, 64 << 20, 8 << 20, 1 << 20),
@@ -146,7 +148,7 @@ def calibrate(setting: Setting | None = None, plan: Plan | None = None, *, versi
         ),
         products=tuple(lines),
         attended=tuple(attended),
-        elementwise=tuple(elementwise(setting, plan, dtype) for dtype in plan.dtypes),
+        elementwise=tuple(line for dtype in plan.dtypes for line in elementwise(setting, plan, dtype)),
         overheads=tuple(overhead(setting, plan, dtype) for dtype in plan.dtypes),
         checks=(),
     )
@@ -220,17 +222,19 @@ def over(kernel: Kernel, q: Tensor, kv: Tensor) -> Tensor:
     return kernel(q, kv[0], kv[1], Rules(causal=q.shape[2] > 1))
 
 
-def elementwise(setting: Setting, plan: Plan, dtype: torch.dtype) -> Elementwise:
-    """Norm, addition and gated activation over many tokens: seconds an element written, the mean of the three."""
+def elementwise(setting: Setting, plan: Plan, dtype: torch.dtype) -> Iterator[Elementwise]:
+    """Norm, addition, product and activations over many tokens: seconds an element written."""
+    setting.tell(f"norms and activations in {dtype_name(dtype)}")
     x = random_tensor((plan.rows, plan.width), dtype, setting.device)
     wide = random_tensor((plan.rows, plan.inner), dtype, setting.device)
     calls: dict[str, tuple[Call, int]] = {
         "norm": (lambda: F.rms_norm(x, (plan.width,)), x.numel()),
         "add": (lambda: x + x, x.numel()),
-        "gate": (lambda: F.silu(wide) * wide, wide.numel()),
+        "mul": (lambda: wide * wide, wide.numel()),
+        **{name: (partial(activation_named(name), wide), wide.numel()) for name in FUNCTIONS},
     }
-    times = [timed(setting, call, plan.stopping).median_s / count for call, count in calls.values()]
-    return Elementwise(dtype=dtype_name(dtype), seconds_per_element=statistics.fmean(times))
+    for name, (call, count) in calls.items():
+        yield Elementwise(name=name, dtype=dtype_name(dtype), seconds_per_element=timed(setting, call, plan.stopping).median_s / count)
 
 
 def overhead(setting: Setting, plan: Plan, dtype: torch.dtype) -> Overhead:

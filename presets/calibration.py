@@ -59,8 +59,9 @@ class Attended(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Elementwise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Seconds an element of norms, activations and additions over more tokens than one."""
+    """Seconds an element written by one kind of operator over many tokens: norm, add, mul or an activation by its name."""
 
+    name: str
     dtype: str
     seconds_per_element: Positive
 

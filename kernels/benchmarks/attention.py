@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import cycle
 
 import torch
 from torch import Tensor
@@ -12,11 +11,11 @@ from torch import Tensor
 from ...estimators.counts import attended_pairs
 from ...presets.errors import UsageError
 from ...presets.spec import Causal
-from ..attention import IMPLEMENTATIONS, backend_that_ran, kernel_named
+from ..attention import IMPLEMENTATIONS, Kernel, backend_that_ran, kernel_named
 from ..machine import device_title
 from ..masks import Rules
 from ..probes import dtype_name, free_memory_bytes, random_tensor, require_memory
-from ..timing import Call, Sample
+from ..timing import Call, Sample, in_rotation
 from .record import Record
 from .setting import Setting, Yardstick, beside, yardstick
 
@@ -88,7 +87,7 @@ def prepare(problem: Problem, impls: Sequence[str], dtype: torch.dtype, setting:
     queries = random_tensor((problem.batch, problem.heads, problem.tokens, problem.head_dim), dtype, setting.device)
     rules = Rules(causal=True)
     return Prepared(
-        calls={impl: attention_call(impl, queries, keys, values, rules) for impl in impls},
+        calls=attention_calls(impls, queries, keys, values, rules),
         backends={impl: backend_that_ran(queries, keys[0], values[0], impl=impl, rules=rules) for impl in impls},
         held_bytes=int(keys.nbytes + values.nbytes),
     )
@@ -99,15 +98,13 @@ def what_fits(problem: Problem, needed: int) -> Callable[[int], str]:
     return lambda free: f"about {int(problem.context * free / needed)} tokens of context"
 
 
-def attention_call(impl: str, queries: Tensor, keys: Tensor, values: Tensor, rules: Rules) -> Call:
-    """`impl` over the next cache at each call."""
-    kernel, turn = kernel_named(impl), cycle(range(len(keys)))
+def attention_calls(impls: Sequence[str], queries: Tensor, keys: Tensor, values: Tensor, rules: Rules) -> dict[str, Call]:
+    """A call an implementation, all on one rotation of the caches: none finds warm what another has just read."""
 
-    def call() -> Tensor:
-        index = next(turn)
-        return kernel(queries, keys[index], values[index], rules)
+    def over(kernel: Kernel) -> Callable[[int], Tensor]:
+        return lambda index: kernel(queries, keys[index], values[index], rules)
 
-    return call
+    return in_rotation({impl: over(kernel_named(impl)) for impl in impls}, range(len(keys)))
 
 
 def bench_attention(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 import numpy as np
@@ -32,6 +32,11 @@ def attended(new: int, context: int, kv_heads: int) -> Attended:
     return Attended(dtype="fp32", batch=1, heads=32, kv_heads=kv_heads, head_dim=128, new=new, context=context, seconds=seconds, spread=0.0)
 
 
+def elements(seconds: float) -> Iterator[Elementwise]:
+    for name in ("norm", "add", "mul", "silu", "gelu_tanh"):
+        yield Elementwise(name=name, dtype="fp32", seconds_per_element=seconds)
+
+
 def ideal(**fields: object) -> Calibration:
     """What calibrating the ideal machine gives: operators cost nothing beside their bytes and FLOPs."""
     device = Device(
@@ -49,7 +54,7 @@ def ideal(**fields: object) -> Calibration:
         ),
         attended=tuple(attended(1, context, kv) for context in (512, 16384) for kv in (32, 8))
         + tuple(attended(new, new, 8) for new in (128, 2048)),
-        elementwise=(Elementwise(dtype="fp32", seconds_per_element=1e-18),),
+        elementwise=tuple(elements(1e-18)),
         overheads=(Overhead(dtype="fp32", seconds_per_row=1e-12),),
         checks=(),
     )  # fmt: skip
@@ -89,7 +94,7 @@ def test_every_kind_of_model_has_a_time(model: str) -> None:
         pytest.param("slower products", {"products": tuple(replace(p, seconds=2 * p.seconds) for p in ideal().products)}, id="products"),
         pytest.param("slower attention", {"attended": tuple(replace(a, seconds=9 * a.seconds) for a in ideal().attended)}, id="attention"),
         pytest.param("slower operators", {"overheads": (Overhead(dtype="fp32", seconds_per_row=1e-3),)}, id="overhead"),
-        pytest.param("slower elements", {"elementwise": (Elementwise(dtype="fp32", seconds_per_element=1e-6),)}, id="elements"),
+        pytest.param("slower elements", {"elementwise": tuple(elements(1e-6))}, id="elements"),
     ],
 )
 @pytest.mark.parametrize("phase", ["decode", "prefill"])
@@ -184,3 +189,31 @@ def test_averages() -> None:
     assert [y for _, y in points] == pytest.approx([5.0, 4.0])
     assert median([3.0, 1.0, 2.0]) == 2.0
     assert median([4.0, 1.0]) == 2.5
+
+
+def test_an_odd_width_has_a_curve_of_its_own() -> None:
+    odd = Product(dtype="fp32", m=4, k=2048, n=25001, seconds=10 * product_seconds(4, 2048, 25001), spread=0.0)
+    slower = ideal(products=(*ideal().products, odd))
+    for model, more in (("gpt-2", True), ("llama-7b", False)):  # 50257 tokens, 32000 tokens
+        plain, other = (expected(load_model(model), fp32(phase="decode", batch=4, context=99), one) for one in (ideal(), slower))
+        assert plain is not None
+        assert other is not None
+        assert (other.seconds > 2 * plain.seconds) is more
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "more"),
+    [
+        pytest.param("gpt-2", "gelu_tanh", True, id="the function that runs"),
+        pytest.param("gpt-2", "silu", False, id="another one"),
+        pytest.param("gpt-2", "mul", False, id="no gate"),
+        pytest.param("llama-7b", "mul", True, id="a gate"),
+        pytest.param("llama-7b", "silu", True, id="its function"),
+    ],
+)
+def test_activations_by_name(model: str, name: str, more: bool) -> None:
+    slow = tuple(replace(line, seconds_per_element=1e-6) if line.name == name else line for line in ideal().elementwise)
+    plain, other = (expected(load_model(model), fp32(context=500), one) for one in (ideal(), ideal(elementwise=slow)))
+    assert plain is not None
+    assert other is not None
+    assert (other.seconds > 1.5 * plain.seconds) is more
