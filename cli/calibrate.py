@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def calibrate(threads: Threads = None, as_json: o.Json = False, as_csv: o.Csv = False, as_markdown: o.Markdown = False) -> None:
-    r"""Measure this machine (under two minutes) and store it as hardware `local` for every command that takes --hardware.
+    """Measure this machine (under two minutes) and store it as hardware `local` for every command that takes --hardware.
 
     \b
     Examples:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def doctor(as_json: o.Json = False, as_csv: o.Csv = False, as_markdown: o.Markdown = False) -> None:
-    r"""Device, memory, threads, versions, attention backends; whether a datasheet preset matches and a calibration holds.
+    """Device, memory, threads, versions, attention backends; whether a datasheet preset matches and a calibration holds.
 
     \b
     Examples:

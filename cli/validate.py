@@ -44,7 +44,7 @@ def validate(
     as_csv: o.Csv = False,
     as_markdown: o.Markdown = False,
 ) -> None:
-    r"""Predicted beside observed: parameters, FLOPs and cache bytes of real modules, decode and prefill on the clock.
+    """Predicted beside observed: parameters, FLOPs and cache bytes of real modules, decode and prefill on the clock.
 
     Exit 3 where a count differs at all or a time is below its floor; a time outside its expected interval is noted.
     In place of a model, `claims`: what articles say about transformers, each claim looked at here; exit 3 where one fails.
