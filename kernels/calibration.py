@@ -1,17 +1,20 @@
 """`tfm calibrate`: what this machine reaches, in under two minutes, for the estimators to expect times from.
 
 Everything is measured as the models run it (the same calls, the same kernels) and with its bytes in memory: one pool of
-several times the last-level cache is the weights and the cache of every point in turn.
+several times the last-level cache is the weights and the cache of every point in turn. Each point is measured beside a beat, a
+short plain call, and counted in beats: on a shared machine the two minutes of a calibration are not equally fast, and the last
+point would otherwise not go with the first.
 """
 
 from __future__ import annotations
 
 import datetime
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
+from typing import TypeVar
 
 import msgspec
 import torch
@@ -21,22 +24,38 @@ from torch.nn import functional as F
 from ..estimators.expected import RUNNING, expected
 from ..estimators.ledger import ledger
 from ..presets import spec as s
-from ..presets.calibration import SCHEMA, Attended, Calibration, Check, Elementwise, Overhead, Product, Stream
+from ..presets.calibration import SCHEMA, Attended, Calibration, Check, Elementwise, Overhead, Product, Stream, Yard
 from ..presets.device import Device
 from .attention import Kernel, kernel_named
-from .benchmarks.setting import Setting, measured_device
+from .benchmarks.setting import Setting
 from .benchmarks.whole import pass_of, subject
+from .benchmarks.yardstick import measured_device
 from .linear import fast_linear
 from .machine import machine
 from .masks import Rules
 from .model import build_model
 from .modules import activation_named
-from .probes import Bandwidth, dtype_name, measured_bandwidth, op_launch_cost, random_tensor, require_memory
-from .timing import Call, Sample, Stopping, interleave, watch_for
+from .probes import (
+    POOL_BYTES,
+    Bandwidth,
+    Beat,
+    dtype_name,
+    measured_bandwidth,
+    multiplying,
+    op_launch_cost,
+    random_tensor,
+    require_memory,
+    streaming,
+)
+from .timing import Call, Stopping, interleave, paired_ratio, watch_for
 
-QUICK = Stopping(min_samples=5, min_seconds=0.15, max_seconds=0.8, target_spread=0.03)
-STREAMING = Stopping(min_samples=7, min_seconds=0.5, max_seconds=8.0, target_spread=0.05)
-WHOLE = Stopping(min_samples=5, min_seconds=0.5, max_seconds=3.0, target_spread=0.03)
+QUICK = Stopping(min_samples=3, min_seconds=0.06, max_seconds=0.14, target_spread=0.05)
+STREAMING = Stopping(min_samples=7, min_seconds=0.5, max_seconds=5.0, target_spread=0.05)
+MOST_BEATS = 32
+WHOLE = Stopping(min_samples=5, min_seconds=0.5, max_seconds=2.0, target_spread=0.03)
+
+
+Line = TypeVar("Line", Product, Attended)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +66,7 @@ class Plan:
         dtypes: formats. sizes: bytes of the bandwidth probes, the largest first. pool_bytes: memory that weights and caches rotate in.
         products: (m, k, n). steps: (heads, kv_heads, head_dim, context) of one new token. flash: the same, all tokens new.
         width, inner: of the elementwise probes over `rows` tokens. checks: (spec, phase, batch, context).
+        rounds: visits to every point, far apart: what lasted seconds is then found once, and the median leaves it out.
     """
 
     dtypes: tuple[torch.dtype, ...]
@@ -60,6 +80,8 @@ class Plan:
     inner: int
     checks: tuple[tuple[s.ModelSpec, str, int, int], ...]
     stopping: Stopping = QUICK
+    rounds: int = 3
+    beat_bytes: int = POOL_BYTES
 
 
 def llama_like(name: str, *, layers: int, width: int, heads: int, kv_heads: int, head_dim: int, d_ff: int, vocabulary: int) -> s.ModelSpec:
@@ -78,6 +100,49 @@ def llama_like(name: str, *, layers: int, width: int, heads: int, kv_heads: int,
     return s.ModelSpec(name=name, source=("made for the calibration",), stacks=(stack,), heads=(head,))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """Seconds of a call at the pace of the calibration's start, and how far its samples lay apart (in beats)."""
+
+    seconds: float
+    spread: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meter:
+    """A stopwatch of one format that counts in beats, of memory or of arithmetic; `yard`: what the beats reached at the start."""
+
+    device: torch.device
+    stopping: Stopping
+    memory: Beat
+    arithmetic: Beat
+    yard: Yard
+
+    @classmethod
+    def of(cls, dtype: torch.dtype, setting: Setting, plan: Plan) -> Meter:
+        """Start counting."""
+        beats = {"memory": streaming(dtype, setting.device, pool_bytes=plan.beat_bytes), "arithmetic": multiplying(dtype, setting.device)}
+        calls = {name: beat.call for name, beat in beats.items()}
+        longer = STREAMING if plan.stopping == QUICK else plan.stopping
+        found = interleave(calls, watch=watch_for(setting.device), stopping=longer, warmup=2)
+        rates = {name: beat.amount / found[name].median_s for name, beat in beats.items()}
+        yard = Yard(dtype=dtype_name(dtype), stream_bytes_per_s=rates["memory"], flops_per_s=rates["arithmetic"])
+        return cls(device=setting.device, stopping=plan.stopping, yard=yard, **beats)
+
+    def waits_for_memory(self, moved_bytes: float, flops: float) -> bool:
+        """Which beat goes with so many bytes and FLOPs."""
+        return moved_bytes / self.yard.stream_bytes_per_s > flops / self.yard.flops_per_s
+
+    def timed(self, call: Call, *, memory: bool, stopping: Stopping | None = None) -> Point:
+        """Seconds of one call, by the ratio to the beat that ran beside it."""
+        beat, rate = (self.memory, self.yard.stream_bytes_per_s) if memory else (self.arithmetic, self.yard.flops_per_s)
+        watch = watch_for(self.device)
+        watch(call, 1)
+        beat = beat.times(min(MOST_BEATS, max(1, round(watch(call, 1) / 2 / (beat.amount / rate)))))  # half as long as the call
+        found = interleave({"": call, "beat": beat.call}, watch=watch, stopping=stopping or self.stopping, warmup=0)
+        return Point(seconds=paired_ratio(found[""], found["beat"]) * beat.amount / rate, spread=found[""].spread)
+
+
 FUNCTIONS = ("silu", "gelu", "gelu_tanh", "relu")
 LONGEST_CHECK_S = 1.5  # a machine on which a check would take longer does without it
 WIDE = llama_like("wide", layers=2, width=4096, heads=32, kv_heads=8, head_dim=128, d_ff=12288, vocabulary=16000)
@@ -89,11 +154,11 @@ def standard_plan(setting: Setting) -> Plan:
     """The plan of `tfm calibrate`."""
     gpu = setting.device.type != "cpu"
     shapes = [(1024, 1024), (2048, 2048), (4096, 4096), (4096, 11008), (11008, 4096), (4096, 32000)]
-    few = [(2048, 2048), (4096, 11008), (11008, 4096)]
+    few = [(1024, 1024), (2048, 2048), (4096, 11008), (11008, 4096)]
     odd = (2048, 25001)
     many = (256, 512, 1024, 4096) if gpu else (256, 512)
     products = [(1, *shape) for shape in (*shapes, odd)]
-    products += [(m, *shape) for m in (2, 4, 8, 16, 32, 64, 128) for shape in (*few, odd)]
+    products += [(m, *shape) for m in (2, 4, 8, 16, 32, 64, 128) for shape in few] + [(m, *odd) for m in (4, 16, 64)]
     products += [(m, *shape) for m in many for shape in ((2048, 2048), (4096, 8192 if gpu else 4096), odd)]
     return Plan(
         dtypes=(torch.float32, torch.bfloat16),
@@ -117,17 +182,19 @@ def calibrate(setting: Setting | None = None, plan: Plan | None = None, *, versi
     setting = setting or Setting()
     plan = plan or standard_plan(setting)
     widest = max(dtype.itemsize for dtype in plan.dtypes)
-    require_memory(2 * plan.pool_bytes + 3 * max(plan.sizes) * widest // 2, setting.device, what="the calibration")
+    require_memory((1 + len(plan.dtypes)) * plan.pool_bytes + 3 * max(plan.sizes) * widest // 2, setting.device, what="the calibration")
     found = streams(setting, plan)
     best = found[0]  # smaller sizes stay in the cache
-    lines: list[Product] = []
-    attended: list[Attended] = []
-    for dtype in plan.dtypes:
-        pool = random_tensor((plan.pool_bytes // dtype.itemsize,), dtype, setting.device)
-        lines += products(setting, plan, pool)
-        attended += attentions(setting, plan, pool)
-        del pool
-        gc.collect()
+    meters = {dtype: Meter.of(dtype, setting, plan) for dtype in plan.dtypes}
+    pools = {dtype: random_tensor((plan.pool_bytes // dtype.itemsize,), dtype, setting.device) for dtype in plan.dtypes}
+    visits: list[tuple[list[Product], list[Attended]]] = []
+    for turn in range(plan.rounds):
+        setting.tell(f"round {turn + 1} of {plan.rounds}")
+        lines = [line for dtype, meter in meters.items() for line in products(plan, meter, pools[dtype])]
+        visits.append((lines, [line for dtype, meter in meters.items() for line in attentions(plan, meter, pools[dtype])]))
+    lines, attended = (middle(runs) for runs in zip(*visits, strict=True))
+    pools.clear()
+    gc.collect()
     setting.tell("operators around them")
     bare = Calibration(
         schema=SCHEMA,
@@ -148,11 +215,17 @@ def calibrate(setting: Setting | None = None, plan: Plan | None = None, *, versi
         ),
         products=tuple(lines),
         attended=tuple(attended),
-        elementwise=tuple(line for dtype in plan.dtypes for line in elementwise(setting, plan, dtype)),
-        overheads=tuple(overhead(setting, plan, dtype) for dtype in plan.dtypes),
+        elementwise=tuple(line for dtype, meter in meters.items() for line in elementwise(setting, plan, meter, dtype)),
+        overheads=tuple(overhead(meter, dtype) for dtype, meter in meters.items()),
         checks=(),
+        yards=tuple(meter.yard for meter in meters.values()),
     )
-    return msgspec.structs.replace(bare, checks=tuple(checks(setting, plan, bare)))
+    return msgspec.structs.replace(bare, checks=tuple(checks(setting, plan, meters, bare)))
+
+
+def middle(runs: Sequence[Sequence[Line]]) -> list[Line]:
+    """Of several visits to the same points, for each point the one with the median seconds."""
+    return [sorted(visits, key=lambda line: line.seconds)[len(visits) // 2] for visits in zip(*runs, strict=True)]
 
 
 def device_of(setting: Setting, best: Bandwidth, lines: Sequence[Product]) -> Device:
@@ -174,22 +247,17 @@ def streams(setting: Setting, plan: Plan) -> list[Bandwidth]:
     return found
 
 
-def timed(setting: Setting, call: Call, stopping: Stopping) -> Sample:
-    """Seconds of one call."""
-    return interleave({"": call}, watch=watch_for(setting.device), stopping=stopping, warmup=1)[""]
-
-
-def products(setting: Setting, plan: Plan, pool: Tensor) -> Iterator[Product]:
+def products(plan: Plan, meter: Meter, pool: Tensor) -> Iterator[Product]:
     """Matrix products by rows, width in and width out."""
     for m, k, n in plan.products:
         if k * n > pool.numel():
             continue
         name = dtype_name(pool.dtype)
-        setting.tell(f"products in {name}: {m} x {k} x {n}")
         matrices = pool[: pool.numel() // (k * n) * k * n].view(-1, n, k)
-        x = random_tensor((m, k), pool.dtype, setting.device)
-        sample = timed(setting, in_turn(partial(fast_linear, x), matrices), plan.stopping)
-        yield Product(dtype=name, m=m, k=k, n=n, seconds=sample.median_s, spread=sample.spread)
+        x = random_tensor((m, k), pool.dtype, meter.device)
+        memory = meter.waits_for_memory(k * n * pool.itemsize, 2 * m * k * n)
+        found = meter.timed(in_turn(partial(fast_linear, x), matrices), memory=memory)
+        yield Product(dtype=name, m=m, k=k, n=n, seconds=found.seconds, spread=found.spread)
 
 
 def in_turn(call: Callable[[Tensor], object], blocks: Tensor) -> Call:
@@ -198,7 +266,7 @@ def in_turn(call: Callable[[Tensor], object], blocks: Tensor) -> Call:
     return lambda: call(blocks[next(turn)])
 
 
-def attentions(setting: Setting, plan: Plan, pool: Tensor) -> Iterator[Attended]:
+def attentions(plan: Plan, meter: Meter, pool: Tensor) -> Iterator[Attended]:
     """Attention of one new token over caches, and of many among themselves, by the kernels that models use for them."""
     for new, points, impl in ((1, plan.steps, "grouped"), (None, plan.flash, "sdpa")):
         for heads, kv_heads, width, context in points:
@@ -207,13 +275,12 @@ def attentions(setting: Setting, plan: Plan, pool: Tensor) -> Iterator[Attended]
                 continue
             tokens = new or context
             name = dtype_name(pool.dtype)
-            setting.tell(f"attention in {name}: {tokens} over {context} tokens, {heads} and {kv_heads} heads")
             caches = pool[: pool.numel() // each * each].view(-1, 2, 1, kv_heads, context, width)
-            q, kernel = random_tensor((1, heads, tokens, width), pool.dtype, setting.device), kernel_named(impl)
-            sample = timed(setting, in_turn(partial(over, kernel, q), caches), plan.stopping)
+            q, kernel = random_tensor((1, heads, tokens, width), pool.dtype, meter.device), kernel_named(impl)
+            found = meter.timed(in_turn(partial(over, kernel, q), caches), memory=tokens == 1)
             yield Attended(
                 dtype=name, batch=1, heads=heads, kv_heads=kv_heads, head_dim=width, new=tokens, context=context,
-                seconds=sample.median_s, spread=sample.spread,
+                seconds=found.seconds, spread=found.spread,
             )  # fmt: skip
 
 
@@ -222,7 +289,7 @@ def over(kernel: Kernel, q: Tensor, kv: Tensor) -> Tensor:
     return kernel(q, kv[0], kv[1], Rules(causal=q.shape[2] > 1))
 
 
-def elementwise(setting: Setting, plan: Plan, dtype: torch.dtype) -> Iterator[Elementwise]:
+def elementwise(setting: Setting, plan: Plan, meter: Meter, dtype: torch.dtype) -> Iterator[Elementwise]:
     """Norm, addition, product and activations over many tokens: seconds an element written."""
     setting.tell(f"norms and activations in {dtype_name(dtype)}")
     x = random_tensor((plan.rows, plan.width), dtype, setting.device)
@@ -234,20 +301,20 @@ def elementwise(setting: Setting, plan: Plan, dtype: torch.dtype) -> Iterator[El
         **{name: (partial(activation_named(name), wide), wide.numel()) for name in FUNCTIONS},
     }
     for name, (call, count) in calls.items():
-        yield Elementwise(name=name, dtype=dtype_name(dtype), seconds_per_element=timed(setting, call, plan.stopping).median_s / count)
+        yield Elementwise(name=name, dtype=dtype_name(dtype), seconds_per_element=meter.timed(call, memory=False).seconds / count)
 
 
-def overhead(setting: Setting, plan: Plan, dtype: torch.dtype) -> Overhead:
+def overhead(meter: Meter, dtype: torch.dtype) -> Overhead:
     """A decode step of a model so small that its bytes and FLOPs take no time, over the rows that run in it."""
     work = pass_of("decode", dtype, batch=1, context=16)
-    ready = subject(build_model(TINY, device=setting.device, dtype=dtype), work)
+    ready = subject(build_model(TINY, device=meter.device, dtype=dtype), work)
     count = sum(row.repeat for row in ledger(TINY, work) if row.op in RUNNING)
-    return Overhead(dtype=dtype_name(dtype), seconds_per_row=timed(setting, ready.run, plan.stopping).median_s / count)
+    return Overhead(dtype=dtype_name(dtype), seconds_per_row=meter.timed(ready.run, memory=False).seconds / count)
 
 
-def checks(setting: Setting, plan: Plan, bare: Calibration) -> Iterator[Check]:
+def checks(setting: Setting, plan: Plan, meters: Mapping[torch.dtype, Meter], bare: Calibration) -> Iterator[Check]:
     """Small whole models, predicted from what was measured and measured themselves."""
-    for dtype in plan.dtypes:
+    for dtype, meter in meters.items():
         for spec in dict.fromkeys(spec for spec, *_ in plan.checks):
             setting.tell(f"whole models in {dtype_name(dtype)}: {spec.name}")
             model = build_model(spec, device=setting.device, dtype=dtype)
@@ -257,9 +324,10 @@ def checks(setting: Setting, plan: Plan, bare: Calibration) -> Iterator[Check]:
                 if predicted is None or predicted.seconds > LONGEST_CHECK_S:
                     continue
                 stopping = WHOLE if plan.stopping == QUICK else plan.stopping
+                found = meter.timed(subject(model, work).run, memory=work.decoding, stopping=stopping)
                 yield Check(
                     phase="decode" if work.decoding else "prefill", dtype=dtype_name(dtype), model=spec.name, batch=batch, context=context,
-                    predicted_s=predicted.seconds, measured_s=timed(setting, subject(model, work).run, stopping).median_s,
+                    predicted_s=predicted.seconds, measured_s=found.seconds,
                 )  # fmt: skip
             del model
             gc.collect()

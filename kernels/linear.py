@@ -58,5 +58,6 @@ def fast_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     else:
         # [8,O/8,I] @ [8,I,R] -> [O,R]
         out = torch.bmm(weight.view(SLICES, -1, inputs), rows.t().expand(SLICES, -1, -1)).view(outputs, -1).t()
-    out = out.reshape(*x.shape[:-1], outputs)
+    # rows together again: what follows, the bias first, would walk the columns of a transposed tensor
+    out = out.contiguous().view(*x.shape[:-1], outputs)
     return out if bias is None else out + bias

@@ -85,6 +85,14 @@ class Check(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     measured_s: Positive
 
 
+class Yard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the beats, the plain calls that every measurement runs beside, reached: a run compares its own with the calibration's."""
+
+    dtype: str
+    stream_bytes_per_s: Positive
+    flops_per_s: Positive
+
+
 class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the figures hold for: another device, thread count, torch or driver makes them stale."""
 
@@ -116,6 +124,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     elementwise: tuple[Elementwise, ...]
     overheads: tuple[Overhead, ...]
     checks: tuple[Check, ...]
+    yards: tuple[Yard, ...] = ()
 
     @property
     def day(self) -> str:

@@ -17,7 +17,8 @@ from ..masks import Rules
 from ..probes import dtype_name, free_memory_bytes, random_tensor, require_memory
 from ..timing import Call, Sample, in_rotation
 from .record import Record
-from .setting import Setting, Yardstick, beside, yardstick
+from .setting import Setting
+from .yardstick import Yardstick, beside, yardstick
 
 Tensors = tuple[Tensor, Tensor, Tensor]
 
@@ -121,7 +122,8 @@ def bench_attention(
     for problem in problems:
         setting.tell(f"{', '.join(names)}: {problem.batch} x {problem.context} tokens in {dtype_name(dtype)}")
         ready = prepare(problem, names, dtype, setting)
-        samples, yard = beside(longer, yard, ready.calls)
+        arithmetic = yard.arithmetic_counts(problem.flops, problem.cache_bytes(dtype))
+        samples, yard = beside(longer, yard, ready.calls, arithmetic=arithmetic)
         for impl, sample in samples.items():
             yield line(problem, impl, dtype, ready, yard, setting, sample)
         if any(sample.interrupted for sample in samples.values()):
@@ -131,7 +133,7 @@ def bench_attention(
 def line(problem: Problem, impl: str, dtype: torch.dtype, ready: Prepared, yard: Yardstick, setting: Setting, sample: Sample) -> Record:
     """The line of one implementation; floor and bound are one, attention being one operator."""
     size = problem.cache_bytes(dtype)
-    limits = (size / yard.bytes_per_s, problem.flops / yard.flops_per_s if yard.flops_per_s else 0.0)
+    limits = (size / yard.bytes_per_s, problem.flops / yard.flops_per_s)
     bound = None if setting.in_cache(ready.held_bytes) else max(limits)
     return Record(
         labels={

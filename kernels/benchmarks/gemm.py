@@ -15,7 +15,8 @@ from ..probes import dtype_name, free_memory_bytes, random_tensor, require_memor
 from ..timing import Call
 from .backends import backend_of
 from .record import Record
-from .setting import Setting, beside, yardstick
+from .setting import Setting
+from .yardstick import beside, yardstick
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,9 +64,10 @@ def bench_gemm(shapes: Sequence[Shape], *, dtype: torch.dtype = torch.bfloat16, 
     for shape in shapes:
         setting.tell(f"{shape.m} x {shape.k} x {shape.n} in {dtype_name(dtype)}")
         call, held = gemm_call(shape, dtype, setting)
-        samples, yard = beside(setting, yard, {"": call})
+        arithmetic = yard.arithmetic_counts(shape.flops, shape.weight_bytes(dtype))
+        samples, yard = beside(setting, yard, {"": call}, arithmetic=arithmetic)
         sample = samples[""]
-        peak = max(yard.flops_per_s or 0.0, shape.flops / sample.median_s)
+        peak = max(yard.flops_per_s, shape.flops / sample.median_s)
         bound = None if setting.in_cache(held) else max(shape.flops / peak, shape.weight_bytes(dtype) / yard.bytes_per_s)
         yield Record(
             labels={"m": shape.m, "k": shape.k, "n": shape.n},

@@ -21,8 +21,9 @@ from ..probes import dtype_name, free_memory_bytes
 from ..timing import Call, Sample, graphed, rotated
 from .backends import backend_of
 from .record import Record
-from .setting import Setting, Yardstick, beside, expected_here, yardstick
+from .setting import Setting, expected_here
 from .whole import Scale, Subject, depth, layers_for, pass_of, scale_of, subject
+from .yardstick import Yardstick, beside, yardstick
 
 OUTSIDE = "outside the layers"
 
@@ -86,7 +87,9 @@ def measured(asked: Question, setting: Setting) -> Iterator[Record]:
         scale = scale_of(asked.spec, layers, work, device)
         setting.tell(f"{work.phase} of {asked.spec.name}, {work.batch} x {work.context} tokens: {scale.said}")
         ready = [subject(model, work, outside=scale.timed < scale.whole) for model in built.models]
-        samples, yard = timed(ready, scale, setting, yard)
+        line_of = roofline(asked.spec, work, device)
+        arithmetic = yard.arithmetic_counts(float(line_of.flops), float(line_of.memory_s) * device.memory_bytes_per_s)
+        samples, yard = timed(ready, scale, setting, yard, arithmetic=arithmetic)
         sample = scale.apply(samples[""], samples.get(OUTSIDE))
         yield line(asked, work, scale, built, sample, yard, setting, backend=backend_of(ready[0].step))
         if sample.interrupted:
@@ -125,13 +128,15 @@ def built(asked: Question, layers: int, setting: Setting, *, seed: int) -> Model
     return model
 
 
-def timed(ready: Sequence[Subject], scale: Scale, setting: Setting, yard: Yardstick) -> tuple[dict[str, Sample], Yardstick]:
+def timed(
+    ready: Sequence[Subject], scale: Scale, setting: Setting, yard: Yardstick, *, arithmetic: bool
+) -> tuple[dict[str, Sample], Yardstick]:
     """Seconds of the pass and, where layers are left out, of what is not in layers; each call takes the next copy."""
     cuda = setting.device.type == "cuda" and ready[0].work.decoding
     calls = {"": in_turn([graphed(one.run) if cuda else one.run for one in ready])}
     if scale.timed < scale.whole:
         calls[OUTSIDE] = in_turn([graphed(one.outside) if cuda else one.outside for one in ready])
-    return beside(setting, yard, calls, warmup=max(2, len(ready)) if len(ready) < 8 else 2)
+    return beside(setting, yard, calls, arithmetic=arithmetic, warmup=max(2, len(ready)) if len(ready) < 8 else 2)
 
 
 def in_turn(calls: Sequence[Call]) -> Call:
@@ -159,7 +164,7 @@ def line(
         floor_s=None if cached else as_float(predicted.floor_s),
         bound_s=None if cached else as_float(predicted.bound_s),
         backend=backend,
-        expected=expected_here(asked.spec, counted, setting.device),
+        expected=expected_here(asked.spec, counted, setting.device, yard.pace),
         facts={
             "weight_dtype": asked.weight_dtype or dtype_name(asked.dtype),
             "layers_timed": scale.timed,

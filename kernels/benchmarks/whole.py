@@ -10,7 +10,9 @@ from torch import Tensor
 
 from ...estimators.latency import roofline, row_times
 from ...estimators.ledger import ledger, total
+from ...estimators.memory import Recipe, memory
 from ...estimators.sizes import bytes_of, stored_bytes
+from ...estimators.training_step import row_step, training_step
 from ...estimators.work import Pass
 from ...presets.device import Device
 from ...presets.dtypes import DTYPES
@@ -37,12 +39,22 @@ def pass_of(phase: str, dtype: torch.dtype, *, batch: int, context: int, **more:
 
 
 def needed_bytes(spec: ModelSpec, work: Pass) -> int:
-    """Weights, cache and activations of one model that runs this pass, as PyTorch holds them."""
+    """Weights, cache and activations of one model that runs this pass, as PyTorch holds them; in training gradients and moments too."""
+    if work.phase == "train":
+        return training_bytes(spec, work)
     rows = ledger(spec, work)
     weights = bytes_of(total(rows, "params", per="copies"), work.weight_dtype)
     cache = sum(stored_bytes(row, work) for row in rows)
     widest = max((row.reads + row.writes for row in rows if row.repeat), default=0)
     return int(weights + cache + 3 * bytes_of(widest, work.activation_dtype))
+
+
+def training_bytes(spec: ModelSpec, work: Pass) -> int:
+    """Weights, gradients and Adam's moments in one format, what fused attention keeps, and the loss's copies of the logits."""
+    kind = work.weight_dtype
+    found = memory(spec, work, Recipe(gradient_dtype=kind, master_weights=False, recompute="selective"))
+    logits = sum(row.saved_bytes for row in found.rows if row.path == "lm_head/cross_entropy")
+    return int(4 * found.weight_bytes + found.activation_bytes + 3 * logits)
 
 
 def depth(spec: ModelSpec) -> int:
@@ -95,7 +107,7 @@ def automatic(spec: ModelSpec, works: list[Pass], device: Device, room: int | No
 
 def bound_of(spec: ModelSpec, work: Pass, device: Device) -> float | None:
     """The bound of a pass in seconds."""
-    bound = roofline(spec, work, device).bound_s
+    bound = (training_step if work.phase == "train" else roofline)(spec, work, device).bound_s
     return None if bound is None else float(bound)
 
 
@@ -144,6 +156,8 @@ def layer_seconds(spec: ModelSpec, work: Pass, device: Device) -> float:
     """The floor of what lies in layers."""
     inside = [row for row in ledger(spec, work) if row.repeat and in_layer(spec, row.path)]
     peak = device.peak_for(work.activation_dtype.name) or float("inf")
+    if work.phase == "train":
+        return float(sum(row_step(row, work, device, peak) for row in inside))
     return float(sum(max(row_times(row, work, device, peak)) for row in inside))
 
 

@@ -30,7 +30,8 @@ TINY = llama_like("tiny", layers=2, width=64, heads=4, kv_heads=2, head_dim=16, 
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measurements that take no time and mean nothing."""
-    monkeypatch.setattr("tfm.kernels.benchmarks.setting.PROBING", BRIEF)
+    monkeypatch.setattr("tfm.kernels.benchmarks.yardstick.PROBING", BRIEF)
+    monkeypatch.setattr("tfm.kernels.benchmarks.yardstick.MULTIPLYING", BRIEF)
     monkeypatch.setattr("tfm.kernels.benchmarks.setting.MOST_COPIES", 2)
     monkeypatch.setattr(measuring, "setting_for", lambda *_: Setting(device=torch.device("cpu"), stopping=BRIEF, probe_bytes=1 << 20))
 

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from tfm.estimators.expected import along, averaged, correction, expected, expected_figures, median
+from tfm.estimators.expected import Pace, along, averaged, correction, expected, expected_figures, median
 from tfm.estimators.latency import roofline
 from tfm.estimators.work import Pass
 from tfm.presets.calibration import SCHEMA, Attended, Calibration, Check, Elementwise, Machine, Overhead, Phase, Product
@@ -217,3 +217,14 @@ def test_activations_by_name(model: str, name: str, more: bool) -> None:
     assert plain is not None
     assert other is not None
     assert (other.seconds > 1.5 * plain.seconds) is more
+
+
+def test_the_pace_of_a_run() -> None:
+    """Decoding follows memory, prefill arithmetic."""
+    spec = load_model("llama-7b")
+    for phase, memory, arithmetic in (("decode", 1.5, 1.0), ("prefill", 1.0, 1.5)):
+        work = fp32(phase=phase, context=1500)
+        plain, slower = (expected(spec, work, ideal(), pace) for pace in (None, Pace(memory=memory, arithmetic=arithmetic)))
+        assert plain is not None
+        assert slower is not None
+        assert slower.seconds == pytest.approx(1.5 * plain.seconds, rel=0.02)

@@ -26,6 +26,7 @@ def test_a_small_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
         products=((1, 64, 32), (4, 32, 48), (1, 9999, 9999)),
         steps=((4, 2, 16, 40), (4, 4, 16, 8)), flash=((4, 2, 16, 24),), rows=3, width=32, inner=40,
         checks=((SMALL, "decode", 1, 12), (SMALL, "prefill", 2, 7)), stopping=Stopping(min_samples=1, min_seconds=0.0, max_seconds=0.01),
+        beat_bytes=1 << 18,
     )  # fmt: skip
     found = calibrate(setting, plan, version="7")
     assert found.machine == machine(CPU)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,10 +14,13 @@ from tfm.kernels.benchmarks.attention import Problem, bench_attention, implement
 from tfm.kernels.benchmarks.bandwidth import bench_bandwidth
 from tfm.kernels.benchmarks.gemm import Shape, bench_gemm
 from tfm.kernels.benchmarks.passes import bench_decode, bench_prefill
-from tfm.kernels.benchmarks.setting import Setting, Yardstick, beside, torch_dtype
+from tfm.kernels.benchmarks.setting import Setting, torch_dtype
 from tfm.kernels.benchmarks.whole import pass_of
+from tfm.kernels.benchmarks.yardstick import MULTIPLY, PROBE, PRODUCT, STREAM, Yardstick, beside
 from tfm.kernels.calibration import llama_like
+from tfm.kernels.probes import Beat
 from tfm.kernels.timing import Sample, Stopping
+from tfm.presets.calibration import Yard
 from tfm.presets.device import load_device
 from tfm.presets.errors import UnknownNameError, UnreadableError, UsageError
 from tfm.presets.loader import load_model
@@ -34,7 +37,8 @@ def brief(**fields: Any) -> Setting:
 @pytest.fixture(autouse=True)
 def quick_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The yardstick in no time, and few copies."""
-    monkeypatch.setattr("tfm.kernels.benchmarks.setting.PROBING", BRIEF)
+    monkeypatch.setattr("tfm.kernels.benchmarks.yardstick.PROBING", BRIEF)
+    monkeypatch.setattr("tfm.kernels.benchmarks.yardstick.MULTIPLYING", BRIEF)
     monkeypatch.setattr("tfm.kernels.benchmarks.setting.MOST_COPIES", 2)
 
 
@@ -126,15 +130,42 @@ def test_gemm_and_bandwidth_lines() -> None:
     assert max(one.bytes / one.sample.median_s for one in found[:6]) == pytest.approx(found[0].bandwidth_bytes_per_s)
 
 
+def a_yardstick(ran: list[str]) -> Yardstick:
+    """10 bytes or 5 FLOPs a second."""
+    beats = {name: Beat(call=partial(ran.append, f"{name} beat"), amount=20.0) for name in ("memory", "arithmetic")}
+    return Yardstick(
+        bytes_per_s=10.0, probe="mv", call=lambda: ran.append("probe"), moved_bytes=100, flops_per_s=5.0,
+        product=lambda: ran.append("product"), product_flops=40, pace=Yard(dtype="fp32", stream_bytes_per_s=3.0, flops_per_s=4.0), **beats,
+    )  # fmt: skip
+
+
+def after(seconds: float) -> Sample:
+    return Sample(times=(seconds,), calls=1, stop="spread")
+
+
 def test_the_yardstick_keeps_its_best() -> None:
-    yard = Yardstick(bytes_per_s=10.0, probe="mv", flops_per_s=None, call=lambda: None, moved_bytes=100)
-    assert yard.seen(None) is yard
-    assert yard.seen(Sample(times=(20.0,), calls=1, stop="spread")).bytes_per_s == 10.0
-    assert yard.seen(Sample(times=(4.0,), calls=1, stop="spread")).bytes_per_s == 25.0
     ran: list[str] = []
-    samples, _ = beside(brief(), replace(yard, call=lambda: ran.append("probe")), {"a": lambda: ran.append("a")})
+    yard = a_yardstick(ran)
+    assert yard.seen({}) == yard
+    assert yard.seen({PRODUCT: after(4.0)}).flops_per_s == 10.0
+    assert yard.seen({PROBE: after(20.0)}).bytes_per_s == 10.0
+    assert yard.seen({PROBE: after(4.0)}).bytes_per_s == 25.0
+    paced = yard.seen({STREAM: after(10.0), MULTIPLY: after(2.0)})
+    assert (paced.pace.stream_bytes_per_s, paced.pace.flops_per_s) == (2.0, 10.0)  # the pace is that of now
+    assert (paced.bytes_per_s, paced.flops_per_s) == (10.0, 5.0)  # and the best stays
+
+
+@pytest.mark.parametrize("arithmetic", [False, True])
+def test_what_runs_beside_a_measurement(arithmetic: bool) -> None:
+    ran: list[str] = []
+    samples, _ = beside(brief(), a_yardstick(ran), {"a": lambda: ran.append("a")}, arithmetic=arithmetic)
     assert set(samples) == {"a"}
-    assert {"a", "probe"} == set(ran)
+    assert set(ran) == {"a", "probe", "memory beat", "arithmetic beat", *(["product"] if arithmetic else [])}
+
+
+@pytest.mark.parametrize(("flops", "moved", "counts"), [(5.0, 10.0, True), (1.0, 10.0, False), (2.0, 10.0, True)])
+def test_when_arithmetic_counts(flops: float, moved: float, counts: bool) -> None:
+    assert a_yardstick([]).arithmetic_counts(flops, moved) is counts
 
 
 def test_formats() -> None:

@@ -9,8 +9,9 @@ import torch
 
 from tfm.estimators.memory import memory
 from tfm.kernels.benchmarks import whole
-from tfm.kernels.benchmarks.setting import Setting, measured_device
+from tfm.kernels.benchmarks.setting import Setting
 from tfm.kernels.benchmarks.whole import Scale, depth, layers_for, needed_bytes, pass_of, scale_of, subject
+from tfm.kernels.benchmarks.yardstick import measured_device
 from tfm.kernels.model import build_model, cut
 from tfm.kernels.timing import Sample
 from tfm.presets.device import Device
