@@ -10,11 +10,12 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_group
 
-# In the order in which --help lists them; each is a module of this folder with a function `register`.
+# In the order in which --help lists them; each is a module of this folder (hyphens are underscores) with a function `register`.
 NAMES = (
-    "params", "flops", "kvcache", "memory", "latency", "shapes", "layers", "bench", "calibrate", "validate", "models", "hardware", "show",
-    "doctor",
+    "params", "flops", "kvcache", "memory", "latency", "shapes", "layers", "bench", "calibrate", "validate", "check", "models", "hardware",
+    "show", "doctor", "train-demo", "generate-demo",
 )  # fmt: skip
+HIDDEN = ("check-worker",)  # for programs, not for people
 
 
 class Commands(MutableMapping[str, Any]):
@@ -25,10 +26,10 @@ class Commands(MutableMapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.built:
-            if name not in NAMES:
+            if name not in NAMES + HIDDEN:
                 raise KeyError(name)
             alone = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
-            import_module(f".{name}", __package__).register(alone)
+            import_module(f".{name.replace('-', '_')}", __package__).register(alone)
             self.built |= get_group(alone).commands
         return self.built[name]
 

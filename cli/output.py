@@ -171,7 +171,7 @@ def to_markdown(answer: Answer) -> str:
         tables: Sequence[Table] = answer.tables
     else:
         tables = (table_of(_records(answer), known=known),)
-    blocks = [_markdown_table(table) for table in tables]
+    blocks = [markdown_table(table) for table in tables]
     blocks += [_markdown_explanation(explanation) for explanation in answer.explanations]
     return "\n".join(blocks)
 
@@ -179,23 +179,25 @@ def to_markdown(answer: Answer) -> str:
 _MARKDOWN = {ord(mark): f"\\{mark}" for mark in "\\|*`"} | {ord("<"): "&lt;", ord("\n"): " "}
 
 
-def _markdown_text(text: str) -> str:
+def markdown_text(text: str) -> str:
+    """`text` with the marks of Markdown escaped, on one line."""
     return clean(text.translate(_MARKDOWN))
 
 
-def _markdown_table(table: Table) -> str:
+def markdown_table(table: Table) -> str:
+    """A table, its title in bold above."""
     headings, columns = table.formatted()
     rules = [":---" if column.is_text else "---:" for column in table.columns]
-    lines = [[_markdown_text(heading) for heading in headings], rules]
-    lines += [[_markdown_text(cell) for cell in row] for row in zip(*columns, strict=True)]
-    title = f"**{_markdown_text(table.title)}**\n\n" if table.title else ""
+    lines = [[markdown_text(heading) for heading in headings], rules]
+    lines += [[markdown_text(cell) for cell in row] for row in zip(*columns, strict=True)]
+    title = f"**{markdown_text(table.title)}**\n\n" if table.title else ""
     return title + "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def _markdown_explanation(explanation: Explanation) -> str:
-    lines = [f"**{_markdown_text(explanation.title)}**\n"]
+    lines = [f"**{markdown_text(explanation.title)}**\n"]
     for label, text in explanation_lines(explanation):
-        lines.append(f"- {label}: {_markdown_text(text)}")
+        lines.append(f"- {label}: {markdown_text(text)}")
     return "\n".join(lines) + "\n"
 
 
