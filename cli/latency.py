@@ -13,14 +13,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from ..estimators.latency import Generation, Latency, Roofline
+    from ..estimators.policy import Control
+    from ..estimators.speculative import Speculation
     from ..presets.calibration import Calibration
     from ..presets.device import Device
     from .output import Explanation
     from .quantities import Quantity
     from .question import Question
     from .request import Case
+    from .speculation import Draft
     from .tables import Table
 
+DraftModel = Annotated[str | None, typer.Option("--draft", help="A small model that proposes tokens (speculative decoding).")]
+Acceptance = Annotated[float | None, typer.Option("--acceptance", help="Chance that a proposal is kept; 0.8 if not given.")]
+DraftTokens = Annotated[int | None, typer.Option("--draft-tokens", min=1, help="Proposals a round; 4 if not given.")]
+Chunk = Annotated[int | None, typer.Option("--chunk", min=1, max=1024, help="Actions from one look, of a vision-language-action model.")]
+Parallel = Annotated[bool, typer.Option("--parallel", help="All tokens of the actions from one pass, in place of decode steps.")]
 New = Annotated[str | None, typer.Option("--new", help="Tokens to generate after the prompt: the whole time, first and last step.")]
 
 
@@ -34,6 +42,11 @@ def latency(
     tokenizer: o.Tokenizer = None,
     cached: o.Cached = None,
     new: New = None,
+    draft: DraftModel = None,
+    acceptance: Acceptance = None,
+    draft_tokens: DraftTokens = None,
+    chunk: Chunk = None,
+    parallel: Parallel = False,
     src: o.Src = None,
     images: o.Images = None,
     weight_dtype: o.StoredWeightDtype = None,
@@ -60,6 +73,7 @@ def latency(
     from . import units
     from .question import print_answer
     from .request import Options
+    from .speculation import asked_draft
 
     asked = Options(
         model=model, hardware=hardware, bandwidth=bandwidth, peak=peak, batch=batch, ctx=ctx, tokenizer=tokenizer,
@@ -67,8 +81,13 @@ def latency(
         weight_dtype=weight_dtype, kv_dtype=kv_dtype, activation_dtype=activation_dtype, gqa=gqa, full_attention=full_attention,
         last_logits=last_logits, presets=presets, lenient=lenient, needs_device=True, both_phases=True,
     )  # fmt: skip
-    tokens = None if new is None else units.parse_tokens(new, name="--new")
-    print_answer(question(tokens), asked, explain=explain, as_json=as_json, as_csv=as_csv, as_markdown=as_markdown)
+    further = Further(
+        new=None if new is None else units.parse_tokens(new, name="--new"),
+        draft=asked_draft(draft, acceptance, draft_tokens, presets, lenient=lenient),
+        chunk=chunk,
+        parallel=parallel,
+    )
+    print_answer(question(further), asked, explain=explain, as_json=as_json, as_csv=as_csv, as_markdown=as_markdown)
 
 
 def register(app: typer.Typer) -> None:
@@ -76,25 +95,55 @@ def register(app: typer.Typer) -> None:
     app.command()(latency)
 
 
+class Further(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked beyond the two passes: tokens to generate, a draft that speculates, actions of a robot's policy."""
+
+    new: int | None = None
+    draft: Draft | None = None
+    chunk: int | None = None
+    parallel: bool = False
+
+    def actions(self, case: Case) -> int | None:
+        """Actions of one look; None of a model that is no policy."""
+        from .control import chunk_of
+
+        return chunk_of(case.spec, self.new, self.chunk, parallel=self.parallel)
+
+    def generated(self, case: Case) -> int | None:
+        """Tokens to generate one after another: what was asked for, of a policy its actions'."""
+        chunk = self.actions(case)
+        if chunk is None or case.spec.action is None:
+            return self.new
+        return None if self.parallel else chunk * case.spec.action.tokens
+
+
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """The two passes, and a whole generation where it was asked for."""
+    """The two passes, and what else was asked for."""
 
     latency: Latency
     generation: Generation | None
+    control: Control | None
+    speculation: Speculation | None
+    further: Further
     expected: Mapping[str, object]
 
 
-def question(new: int | None) -> Question[Found]:
+def question(further: Further) -> Question[Found]:
     """How the command computes and shows."""
     from ..estimators.latency import generation, latency
+    from .control import control_of
     from .question import Question
+    from .speculation import speculation_of
 
     def compute(case: Case) -> Found:
         assert case.device is not None
-        made = None if new is None else generation(case.spec, case.work, case.device, new)
+        new = further.generated(case)
         return Found(
             latency=latency(case.spec, case.work, case.device),
-            generation=made,
+            generation=None if new is None else generation(case.spec, case.work, case.device, new),
+            control=control_of(case, further.actions(case), parallel=further.parallel),
+            speculation=speculation_of(case, further.draft),
+            further=further,
             expected=expected_times(case),
         )
 
@@ -105,10 +154,11 @@ def question(new: int | None) -> Question[Found]:
         terms=terms,
         tables=tables,
         explanations=explanations,
-        assumptions=assumptions,
+        assumptions=lambda case: assumptions(case, further),
         hidden=(
             "decode_bound_s", "prefill_bound_s", "decode_compute_s", "decode_memory_s", "prefill_compute_s", "prefill_memory_s",
-            "critical_batch_of_weights", "decode_tokens_per_s_per_sequence",
+            "critical_batch_of_weights", "decode_tokens_per_s_per_sequence", "look_vision_s", "look_prompt_s", "look_decode_s",
+            "action_tokens", "speculative_draft_s", "speculative_verify_s", "speculative_round_s", "speculative_equal_cost_speed_up",
         ),
     )  # fmt: skip
 
@@ -159,6 +209,7 @@ def basis(case: Case) -> str:
 def figures(case: Case, got: Found) -> dict[str, object]:
     """The keys of the contract."""
     from ..estimators.latency import wall
+    from . import control, speculation
 
     prefill, decode = got.latency.prefill, got.latency.decode
     found: dict[str, object] = {}
@@ -176,7 +227,7 @@ def figures(case: Case, got: Found) -> dict[str, object]:
     found["decode_tokens_per_s"] = None if step is None else case.work.batch / step
     if got.generation:
         found |= {f"generation_{name}": getattr(got.generation, name) for name in ("first_step_s", "last_step_s", "mean_step_s", "total_s")}
-    return found
+    return found | control.figures(got.control) | speculation.figures(got.speculation)
 
 
 def terms(_case: Case, got: Found) -> list[dict[str, object]]:
@@ -211,6 +262,7 @@ def lines_of(got: Found) -> list[tuple[str, Roofline]]:
 def tables(case: Case, got: Found) -> tuple[Table, ...]:
     """Both passes side by side, and what a decode step reads."""
     from ..estimators.latency import wall
+    from . import control, speculation
     from .quantities import Kind, Quantity
     from .tables import Column, Table, card
 
@@ -224,8 +276,12 @@ def tables(case: Case, got: Found) -> tuple[Table, ...]:
         (name, *(Quantity(getattr(line, figure), Kind.SECONDS) for figure in figures), said(wall(line))) for name, line in lines_of(got)
     )
     title = f"{case.spec.title or case.spec.name} on {case.device.title}: {case.work.batch} x {case.work.context} tokens"
-    facts = [*expected_facts(got), *decode_facts(case, got), *generation_facts(got)]
-    return (Table(title, columns, rows), *([card("", facts)] if facts else []))
+    cards = (
+        [*expected_facts(got), *decode_facts(case, got), *generation_facts(got)],
+        [*control.facts(got.control)],
+        [*speculation.facts(got.speculation, got.further.draft)],
+    )
+    return (Table(title, columns, rows), *(card("", facts) for facts in cards if facts))
 
 
 def said(bound: object) -> str:
@@ -276,6 +332,7 @@ def generation_facts(got: Found) -> Iterator[tuple[str, Quantity]]:
 
 def explanations(case: Case, got: Found) -> tuple[Explanation, ...]:
     """Floor and bound with their numbers put in."""
+    from . import control, speculation
     from .explain import explanation
     from .quantities import Kind, Quantity
 
@@ -295,11 +352,13 @@ def explanations(case: Case, got: Found) -> tuple[Explanation, ...]:
         dims = next(row.dims for row in step.rows if row.op == "experts")
         numbers = f"{dims['E']}·(1 - (1 - {dims['top_k']}/{dims['E']})^{case.work.batch})"
         found.append(explanation("distinct_experts", numbers, Quantity(step.distinct_experts, Kind.NUMBER)))
+    found += [*control.explanations(got.control), *speculation.explanations(got.speculation, got.further.draft)]
     return tuple(found)
 
 
-def assumptions(case: Case) -> tuple[str, ...]:
+def assumptions(case: Case, further: Further) -> tuple[str, ...]:
     """What floor and bound rest on."""
+    from . import control, speculation
     from .weights import stored_lines
 
     assert case.device is not None
@@ -320,4 +379,6 @@ def assumptions(case: Case) -> tuple[str, ...]:
     lines.append("tokens/s are a decode step's at this context; --new adds first, last and mean step of a generation")
     if any(sub.shared for _, sub in case.spec.sublayers()):
         lines.append("weights that layers share are read once a pass")
+    lines += control.assumptions(case.spec, further.actions(case), further.new, parallel=further.parallel)
+    lines += speculation.assumptions(case.spec, further.draft)
     return tuple(lines)

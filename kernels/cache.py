@@ -6,8 +6,8 @@ position p in slot p mod slots). Policy `full`: every layer keeps every token.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -18,6 +18,7 @@ from ..presets.errors import UsageError
 from .init import Drawer
 
 Policy = Literal["minimal", "full"]
+Change = Callable[[Tensor], Tensor]  # a tensor of the cache, [B, ...], as the changed cache has it
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -32,6 +33,14 @@ class Ring:
     def slots(self) -> int:
         """Tokens there is room for."""
         return self.buffer.shape[2]
+
+    def changed(self, change: Change) -> Ring:
+        """The same with another buffer."""
+        return replace(self, buffer=change(self.buffer))
+
+    def used_bytes(self, length: int) -> int:
+        """Bytes of what is kept of the first `length` tokens."""
+        return self.buffer[:, :, : self.kept(length)].numel() * self.buffer.element_size()
 
     def append(self, new: Tensor, start: int, *, ordered: bool = False) -> Tensor:
         """Keep new [B,K,T,width], the tokens from position `start` on; gives what they may attend, [B,K,S,width].
@@ -82,6 +91,10 @@ class KeyValue:
         yield "self", self.keys.buffer
         yield "self", self.values.buffer
 
+    def changed(self, change: Change) -> KeyValue:
+        """The same with other tensors."""
+        return KeyValue(keys=self.keys.changed(change), values=self.values.changed(change))
+
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class Latent:
@@ -92,6 +105,10 @@ class Latent:
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """What is held, and as what."""
         yield "self", self.latent.buffer
+
+    def changed(self, change: Change) -> Latent:
+        """The same with another tensor."""
+        return Latent(latent=self.latent.changed(change))
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -105,6 +122,10 @@ class Cross:
         """What is held, and as what."""
         yield "cross", self.keys
         yield "cross", self.values
+
+    def changed(self, change: Change) -> Cross:
+        """The same with other tensors."""
+        return Cross(keys=change(self.keys), values=change(self.values))
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -120,6 +141,11 @@ class State:
             yield "state", self.state
         if self.tail is not None:
             yield "tail", self.tail
+
+    def changed(self, change: Change) -> State:
+        """The same with other tensors."""
+        state, tail = (None if tensor is None else change(tensor) for tensor in (self.state, self.tail))
+        return State(state=state, tail=tail)
 
 
 Entry = KeyValue | Latent | Cross | State
@@ -144,6 +170,15 @@ class Cache:
             for layer in layers:
                 yield from (entry for entry in layer if entry is not None)
 
+    def rings(self) -> Iterator[Ring]:
+        """Every ring: what grows with the tokens."""
+        for entry in self.each():
+            match entry:
+                case KeyValue():
+                    yield from (entry.keys, entry.values)
+                case Latent():
+                    yield entry.latent
+
     def bytes_of(self, *kinds: str) -> int:
         """Bytes of the tensors held as one of `kinds`: self, cross, state, tail."""
         return sum(tensor.numel() * tensor.element_size() for entry in self.each() for kind, tensor in entry.tensors() if kind in kinds)
@@ -152,6 +187,45 @@ class Cache:
     def bytes(self) -> int:
         """Bytes of all of it."""
         return self.bytes_of("self", "cross", "state", "tail")
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of what is in it: of the tokens kept so far, and of all that does not grow."""
+        return self.bytes_of("cross", "state", "tail") + sum(ring.used_bytes(self.length) for ring in self.rings())
+
+    def changed(self, change: Change) -> Cache:
+        """A cache of other tensors, each made of the one here by `change`."""
+        entries = {
+            stack: [[None if entry is None else entry.changed(change) for entry in layer] for layer in layers]
+            for stack, layers in self.entries.items()
+        }
+        return Cache(capacity=self.capacity, entries=entries, length=self.length)
+
+    def copied(self) -> Cache:
+        """The same in memory of its own."""
+        return self.changed(torch.clone)
+
+    def reordered(self, index: Tensor) -> Cache:
+        """The sequences `index` [B'] of these, each as often as it is named: what beam search needs, kind of cache regardless."""
+        return self.changed(lambda tensor: tensor.index_select(0, index))
+
+    def expanded(self, times: int) -> Cache:
+        """Every sequence `times` times, one beside the other: a prefix that several requests share."""
+        return self.changed(lambda tensor: tensor.repeat_interleave(times, dim=0))
+
+    @property
+    def rewinds(self) -> bool:
+        """Whether tokens can be taken back: not where a state has swallowed them, nor where a ring writes over older ones."""
+        states = any(isinstance(entry, State) for entry in self.each())
+        return not states and all(ring.limit is None or ring.slots >= self.capacity for ring in self.rings())
+
+    def rewind(self, length: int) -> None:
+        """As if only the first `length` tokens had come; raises UsageError where that cannot be (`rewinds`)."""
+        if not 0 <= length <= self.length:
+            raise UsageError(f"a cache of {self.length} tokens cannot go back to {length}; allowed: 0 to {self.length}")
+        if not self.rewinds:
+            raise UsageError("a recurrent state or a closed window cannot take tokens back; keep a copy (`copied`) to return to")
+        self.length = length
 
     def randomise(self, length: int) -> None:
         """As if `length` tokens were in it: random numbers, for measuring a step without running what comes before."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tfm.estimators.policy import image_tokens
 from tfm.estimators.work import Pass
 from tfm.kernels.cache import Cache, Cross, KeyValue, Latent, Policy, Ring, State
 from tfm.kernels.inputs import cross_tokens, random_inputs
@@ -77,10 +79,11 @@ def check(model: Model, work: Pass, lengths: list[int], policy: Policy = "minima
 
 
 def shrunk(name: str) -> tuple[Model, Pass]:
-    """A shrunk preset in float64, and a pass over it: two sequences, three images where there is a vision tower."""
+    """A shrunk preset in float64, and a pass over it: two sequences, up to three images where there is a vision tower."""
     spec = shrink(load_model(name))
+    images = max((n for n in (1, 2, 3) if image_tokens(spec, n) <= 8), default=1)  # the first piece has 8 tokens
     source = None if any(stack.default_tokens for stack in spec.stacks) else 7
-    return build_model(spec, dtype=torch.float64), Pass(batch=2, context=TOKENS, source=source, images=3 if spec.connectors else None)
+    return build_model(spec, dtype=torch.float64), Pass(batch=2, context=TOKENS, source=source, images=images if spec.connectors else None)
 
 
 @pytest.mark.parametrize("name", DECODERS)
@@ -264,3 +267,85 @@ def test_an_ordered_ring_turns_a_single_token_s_slots() -> None:
     ring = Ring(buffer=torch.zeros(1, 1, 3, 1), limit=3)
     seen = [ring.append(torch.full((1, 1, 1, 1), float(position)), position, ordered=True) for position in range(5)]
     assert seen[-1].flatten().tolist()[-3:] == [2.0, 3.0, 4.0]
+
+
+# --- copies and other orders ------------------------------------------------------------------------------------------
+
+HELD = ("llama-3-8b", "gemma-2-9b", "deepseek-v3", "t5-small", *MIXERS)
+
+
+def held(kind: str) -> tuple[Model, Pass, Cache]:
+    """A model and a cache of two sequences with all but the last three of the tokens in it."""
+    model, work = (model_of(MIXERS[kind]), Pass(batch=2, context=TOKENS)) if kind in MIXERS else shrunk(kind)
+    return model, work, model.cache(work.batch, work.context, source=cross_tokens(model.spec, work))
+
+
+@pytest.mark.parametrize("kind", HELD)
+def test_sequences_of_a_cache_in_another_order_go_on_as_themselves(kind: str) -> None:
+    """Reordered, repeated, and the one they came from untouched: whatever the layers keep."""
+    model, work, cache = held(kind)
+    torch.manual_seed(3)
+    inputs = random_inputs(model, work)
+    tokens = inputs["tokens"]
+    with torch.inference_mode():
+        whole = model(**inputs)["lm_head"]
+        model(**inputs | {"tokens": tokens[:, :-3]}, cache=cache)
+        index = torch.tensor([1, 0, 1])
+        other = cache.reordered(index)
+        found = torch.cat([model(tokens[index, i : i + 1], cache=other)["lm_head"] for i in range(TOKENS - 3, TOKENS)], dim=1)
+        doubled = cache.expanded(2)
+        twice = model(tokens.repeat_interleave(2, dim=0)[:, -3:], cache=doubled)["lm_head"]
+        before = model(tokens[:, -3:], cache=cache)["lm_head"]
+    torch.testing.assert_close(found, whole[index, -3:], rtol=0, atol=1e-9)
+    torch.testing.assert_close(twice, whole[:, -3:].repeat_interleave(2, dim=0), rtol=0, atol=1e-9)
+    torch.testing.assert_close(before, whole[:, -3:], rtol=0, atol=1e-9)
+    assert other.bytes * 2 == cache.bytes * 3 == doubled.bytes / 2 * 3
+
+
+@pytest.mark.parametrize("kind", HELD)
+def test_tokens_are_taken_back_or_a_copy_is_kept(kind: str) -> None:
+    model, work, cache = held(kind)
+    torch.manual_seed(3)
+    inputs = random_inputs(model, work)
+    tokens = inputs["tokens"]
+    with torch.inference_mode():
+        whole = model(**inputs)["lm_head"]
+        model(**inputs | {"tokens": tokens[:, :-3]}, cache=cache)
+        kept = None if cache.rewinds else cache.copied()
+        model(tokens[:, :2] * 0, cache=cache)  # tokens that nobody wanted
+        if kept is None:
+            cache.rewind(TOKENS - 3)
+        else:
+            with pytest.raises(UsageError, match="cannot take tokens back"):
+                cache.rewind(TOKENS - 3)
+            cache = kept
+        found = model(tokens[:, -3:], cache=cache)["lm_head"]
+    torch.testing.assert_close(found, whole[:, -3:], rtol=0, atol=1e-9)
+    closed = ("gemma", "sliding", "chunked", "mamba", "gated-delta", "rg-lru", "short-conv")
+    assert (kept is None) == (not any(word in kind for word in closed))
+
+
+def test_a_cache_goes_back_not_forward() -> None:
+    cache = build_model(shrink(load_model("llama-3-8b"))).cache(1, 4)
+    with pytest.raises(UsageError, match="allowed: 0 to 0"):
+        cache.rewind(1)
+
+
+def test_used_bytes_are_those_of_the_tokens_in_it() -> None:
+    """Keys and values grow token by token and stop at the window; states are there from the beginning."""
+    for kind in ("llama-3-8b", "gemma-2-9b", "mamba"):
+        model, work, cache = held(kind)
+        inputs = random_inputs(model, work)
+        seen = [cache.used_bytes]
+        for i in range(TOKENS):
+            with torch.inference_mode():
+                model(inputs["tokens"][:, i : i + 1], cache=cache)
+            seen.append(cache.used_bytes)
+        growth = [b - a for a, b in pairwise(seen)]
+        assert seen[-1] == cache.bytes
+        if kind == "llama-3-8b":
+            assert seen[0] == 0 and len(set(growth)) == 1
+        elif kind == "mamba":
+            assert set(growth) == {0}
+        else:
+            assert growth[0] == 2 * growth[-1]  # of its two layers one has a window of 5
