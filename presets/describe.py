@@ -144,6 +144,7 @@ def describe_parts(spec: s.ModelSpec) -> Iterator[tuple[str, str]]:
         yield from ((f"{stack.name}/embedding", describe_part(leaf)) for leaf in stack.embeddings)
         yield from ((f"{stack.name}/final", describe_part(leaf)) for leaf in stack.final)
     for joint in spec.connectors:
-        yield from ((f"{joint.name}: {joint.source} -> {joint.target}", describe_part(leaf)) for leaf in joint.parts)
+        sources = " + ".join((*joint.beside, joint.source))
+        yield from ((f"{joint.name}: {sources} -> {joint.target}", describe_part(leaf)) for leaf in joint.parts)
     for head in spec.heads:
         yield from ((head.name, describe_part(leaf)) for leaf in head.parts)

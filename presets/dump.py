@@ -22,7 +22,7 @@ STEP = "  "
 
 # Reading order where it is not that of the declaration; fields not named here follow in that of the declaration.
 ORDER: dict[type[Data], tuple[str, ...]] = {
-    ModelSpec: ("name", "title", "source", "license", "total_params", "images", "assumptions", "stacks", "connectors"),
+    ModelSpec: ("name", "title", "source", "license", "total_params", "images", "action", "assumptions", "stacks", "connectors"),
     Stack: ("name", "role", "d_model", "tokens", "default_tokens", "max_positions", "embeddings"),
     Block: ("repeat",),
     Layer: ("name", "parallel"),
