@@ -143,9 +143,16 @@ def step_of(
 
     if find_spec("torch") is None or find_spec("numpy") is None:
         raise AssertionError("measured gates need torch and numpy: pip install 'tfm-toolkit[bench]'")
-    from .presets.baseline import Gate
+    from msgspec import ValidationError, convert
 
-    return Efficiency(Gate(what=what, model=model, layers=layers, dtype=dtype, batch=batch, context=ctx), threads)
+    from .presets.baseline import Gate
+    from .presets.errors import UsageError
+
+    asked = {"what": what, "model": model, "layers": layers, "dtype": dtype, "batch": batch, "context": ctx}
+    try:
+        return Efficiency(convert(asked, Gate), threads)
+    except ValidationError as error:
+        raise UsageError(f"no gate: {error}") from error
 
 
 def said(fields: dict[str, object]) -> str:

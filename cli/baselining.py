@@ -68,7 +68,7 @@ def phase_list(wanted: Wanted) -> tuple[Phase, ...]:
     """The phases; prefill and decode if not said. Raises UnknownNameError."""
     from .units import parse_list
 
-    chosen = parse_list(wanted.phase or "prefill,decode", str.strip, name="--phase")
+    chosen = parse_list("prefill,decode" if wanted.phase is None else wanted.phase, str.strip, name="--phase")
     for name in chosen:
         if name not in PHASES:
             raise UnknownNameError("phase", name, PHASES, f"Allowed: {', '.join(PHASES)}.")
@@ -89,10 +89,11 @@ def model_entries(wanted: Wanted, name: str, phases: tuple[Phase, ...]) -> Itera
     """Every number of one model."""
     from .request import Options, cases
 
-    every = wanted.dtype or "bf16"
+    every = "bf16" if wanted.dtype is None else wanted.dtype
+    weights, caches, computed = (every if own is None else own for own in (wanted.weight_dtype, wanted.kv_dtype, wanted.activation_dtype))
     options = Options(
-        model=name, batch=wanted.batch or "1", ctx=wanted.ctx, src=wanted.src, images=wanted.images,
-        weight_dtype=wanted.weight_dtype or every, kv_dtype=wanted.kv_dtype or every, activation_dtype=wanted.activation_dtype or every,
+        model=name, batch="1" if wanted.batch is None else wanted.batch, ctx=wanted.ctx, src=wanted.src, images=wanted.images,
+        weight_dtype=weights, kv_dtype=caches, activation_dtype=computed,
         gqa=wanted.gqa, hardware=wanted.hardware, presets=wanted.presets,
     )  # fmt: skip
     for case in cases(options):
@@ -178,7 +179,7 @@ def update(path: Path, wanted: Wanted, *, parts: Sequence[str], folders: Sequenc
     old = existing(path, wanted)
     if old is None and wanted.model is None and wanted.measure is None:
         raise UsageError(f"{path} does not exist yet: say with --model (and --measure) what it is to hold")
-    if wanted.model is not None:
+    if wanted.model is not None and "exact" in parts:
         exact = exact_entries(wanted, folders)
     elif old is not None and "exact" in parts:
         known = Known(folders)

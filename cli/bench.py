@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from ..kernels.benchmarks.setting import Setting
 
 Dtype = Annotated[str, typer.Option("--dtype", help="Format of weights, cache and arithmetic: fp32, bf16, fp16; a comma makes a table.")]
-Threads = Annotated[int | None, typer.Option("--threads", help="Threads of PyTorch's operators; its own choice if not given.")]
+Threads = Annotated[
+    int | None, typer.Option("--threads", min=1, max=1024, help="Threads of PyTorch's operators; its own choice if not given.")
+]
 Seconds = Annotated[str, typer.Option("--seconds", help="The longest that one line is sampled, as in 30s.")]
 OneDtype = Annotated[str, typer.Option("--dtype", help="Beside fp32: bf16 or fp16.")]
 Sizes = Annotated[str, typer.Option("--size", help="Bytes that a probe streams, as in 64MiB; a comma makes a table.")]

@@ -1,4 +1,4 @@
-"""`tfm bench decode | prefill | allreduce`: whole models, and several processes."""
+"""`tfm bench decode | prefill | train | allreduce`: whole models, and several processes."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ if TYPE_CHECKING:
     from ..presets.spec import ModelSpec
 
 DEFAULT_MODEL = "llama-7b"
-DEFAULT_CONTEXT = {"decode": "1k", "prefill": "512"}
+DEFAULT_TRAINED = "gpt-2"  # its gradients and its optimizer fit most machines
+DEFAULT_CONTEXT = {"decode": "1k", "prefill": "512", "train": "256"}
 
 Layers = Annotated[str, typer.Option("--layers", help="auto (as many as fit time and memory, scaled), all, or a number.")]
 WeightOnly = Annotated[str | None, typer.Option("--weight-dtype", help="int8 or int4: the weights alone in this format (CPU, bf16).")]
+TrainOptimizer = Annotated[str, typer.Option("--optimizer", help="adam, sgd-momentum or sgd; its state in the weights' format.")]
 Message = Annotated[str, typer.Option("--size", help="Bytes that every process has, as in 64MiB; a comma makes a table.")]
 
 
 def add(group: typer.Typer) -> None:
     """Add the commands to the group."""
-    for command in (decode, prefill, allreduce):
+    for command in (decode, prefill, train, allreduce):
         group.command()(command)
 
 
@@ -119,6 +121,60 @@ def prefill(
         single=len(points) == len(dtypes) == 1, labels=("model", "dtype", "batch", "ctx"), y="median_s",
     )  # fmt: skip
     run_bench(bench, threads=threads, seconds=seconds, as_json=as_json, as_csv=as_csv, as_markdown=as_markdown)
+
+
+def train(
+    model: o.OptionalModel = None,
+    batch: o.Batch = "1",
+    ctx: Ctx = None,
+    dtype: Dtype = "bf16",
+    optimizer: TrainOptimizer = "adam",
+    gqa: o.Gqa = None,
+    layers: Layers = "auto",
+    threads: Threads = None,
+    seconds: Seconds = "12s",
+    presets: o.Presets = None,
+    lenient: o.Lenient = False,
+    as_json: o.Json = False,
+    as_csv: o.Csv = False,
+    as_markdown: o.Markdown = False,
+) -> None:
+    """A training step (forward, backward, optimizer) of a real model, gpt-2 if none is given, against the rates of the same run.
+
+    \b
+    Examples:
+      tfm bench train
+      tfm bench train gpt-2 --batch 1,4 --ctx 128 --dtype fp32
+      tfm bench train bert-base --optimizer sgd --layers all
+    """
+    from .measuring import Bench, need_torch, run_bench
+
+    need_torch()
+    spec = chosen(model or DEFAULT_TRAINED, gqa, presets, lenient=lenient)
+    points, dtypes = points_of(spec, "train", batch, ctx), dtype_list(dtype)
+    check_optimizer(optimizer)
+
+    def lines(setting: Setting) -> Iterator[Record]:
+        from ..kernels.benchmarks.setting import torch_dtype
+        from ..kernels.benchmarks.training import bench_train
+
+        for name in dtypes:
+            yield from bench_train(spec, dtype=torch_dtype(name), points=points, layers=layers, optimizer=optimizer, setting=setting)
+
+    bench = Bench(
+        name="bench train", inputs=inputs(spec, points, dtype, layers) | {"gqa": gqa, "optimizer": optimizer}, lines=lines,
+        single=len(points) == len(dtypes) == 1, labels=("model", "dtype", "batch", "ctx"), y="median_s",
+    )  # fmt: skip
+    run_bench(bench, threads=threads, seconds=seconds, as_json=as_json, as_csv=as_csv, as_markdown=as_markdown)
+
+
+def check_optimizer(name: str) -> None:
+    """Raise UnknownNameError for an optimizer that there is no step of."""
+    from ..estimators.training_step import MOMENTS
+    from ..presets.errors import UnknownNameError
+
+    if name not in MOMENTS:
+        raise UnknownNameError("optimizer", name, MOMENTS, f"Allowed: {', '.join(MOMENTS)}.")
 
 
 def chosen(model: str | None, gqa: str | None, presets: str | None, *, lenient: bool) -> ModelSpec:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec.structs import replace
 
-from ..presets.errors import UnknownNameError, UsageError
+from ..presets.errors import UnknownNameError, UnreadableError, UsageError
 from . import options as o
 from .bench import Threads
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from .output import Answer
     from .tables import Table
 
+USUAL_THRESHOLD = "5%"
 MOST_ROWS = 40  # of a table for people; beyond that, and where something is not ok, exact gates that are ok are left out
 
 File = Annotated[str | None, typer.Argument(metavar="[BASELINE]", help="A file that --update wrote, as in tfm.json.")]
@@ -36,7 +39,7 @@ Activations = Annotated[str | None, typer.Option("--activation-dtype", help="For
 Measure = Annotated[str | None, typer.Option("--measure", help="Measured gates: decode, attention or both (needs torch and scipy).")]
 Layers = Annotated[int | None, typer.Option("--layers", min=1, help="Layers of a measured decode step; what suits the model if not given.")]
 Only = Annotated[str | None, typer.Option("--only", help="exact or measured: this half of the baseline alone.")]
-Threshold = Annotated[str, typer.Option("--threshold", help="A slowdown smaller than this is no finding.")]
+Threshold = Annotated[str | None, typer.Option("--threshold", help="A slowdown smaller than this is no finding; 5% if not given.")]
 Against = Annotated[str | None, typer.Option("--against", help="Another tfm, as in '/opt/new/bin/tfm': both measured alternately.")]
 AgainstPython = Annotated[str | None, typer.Option("--against-python", help="The same, by its virtual environment or python.")]
 Junit = Annotated[str | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML.")]
@@ -61,7 +64,7 @@ def check(
     measure: Measure = None,
     layers: Layers = None,
     only: Only = None,
-    threshold: Threshold = "5%",
+    threshold: Threshold = None,
     threads: Threads = None,
     against: Against = None,
     against_python: AgainstPython = None,
@@ -93,12 +96,19 @@ def check(
     )  # fmt: skip
     other = other_command(against, against_python)
     refuse_mixtures(baseline, wanted, update=update, against=other is not None)
-    show = Show(as_json=as_json, as_csv=as_csv, as_markdown=as_markdown, junit=junit, summary=summary)
+    refuse_idle(wanted, only, threshold, update=update, against=other is not None)
+    refuse_files(baseline, junit, summary)
+    clock = {"--threshold": threshold, "--threads": wanted.threads}
+    said_of_clock = tuple(option for option, value in clock.items() if value is not None)
+    show = Show(
+        as_json=as_json, as_csv=as_csv, as_markdown=as_markdown, junit=junit, summary=summary, of_the_clock=said_of_clock
+    )  # fmt: skip
     if update:
         write(str(baseline), wanted, only, show)
         return
-    checked = compare(baseline, wanted, other, only=only, threshold=threshold)
-    show.checked(checked, baseline or "two installations", inputs={"baseline": baseline, "threshold": threshold, "only": only})
+    checked = compare(baseline, wanted, other, only=only, threshold=threshold or USUAL_THRESHOLD)
+    said: dict[str, object] = {"baseline": baseline, "threshold": threshold or USUAL_THRESHOLD, "only": only}
+    show.checked(checked, baseline or "two installations", inputs=said)
     if checked.exit_code:
         raise typer.Exit(checked.exit_code)
 
@@ -129,12 +139,48 @@ def refuse_mixtures(baseline: str | None, wanted: Wanted, *, update: bool, again
     """Options that say nothing together. Raises UsageError."""
     if update and against:
         raise UsageError("--update writes a baseline and --against compares without one; give one of them")
-    if baseline is None and not against:
+    if not baseline and (baseline is not None or not against):
         raise UsageError("which baseline? give a file that `tfm check --update FILE --model ...` wrote")
     of_update = {*wanted.said} - {"threads", "presets"} - ({"model", "measure", "layers", "dtype"} if against else set())
     if of_update and not update:
         first = min(of_update).replace("_", "-")
         raise UsageError(f"--{first} says what a baseline is to hold and belongs to --update; a check takes it from the file")
+
+
+def refuse_idle(wanted: Wanted, only: str | None, threshold: str | None, *, update: bool, against: bool) -> None:
+    """Options that would change nothing beside the others. Raises UsageError."""
+    measures = wanted.measure is not None or (wanted.model is None and only != "exact")  # of --update
+    if against and only is not None:
+        raise UsageError("--only chooses a half of a baseline, and two installations are compared by measured gates alone; leave it out")
+    if only == "exact" and (threshold is not None or wanted.threads is not None or wanted.measure is not None):
+        raise UsageError("--only exact measures nothing: --measure, --threshold and --threads have no part in it; leave them out")
+    if not update:
+        return
+    if threshold is not None:
+        raise UsageError("--threshold says what a check calls slower; --update compares nothing, leave it out")
+    if only == "measured" and wanted.model is not None and wanted.measure is None:
+        raise UsageError("--only measured writes no exact gates: say with --measure what is to be measured of --model, or leave --only out")
+    if wanted.threads is not None and not measures:
+        raise UsageError("--threads is of measured gates; nothing is measured here, --measure asks for it")
+    if wanted.layers is not None and "decode" not in (wanted.measure or ""):
+        raise UsageError("--layers is of measured decode steps: give --measure decode beside it")
+    exact = sorted({*wanted.said} - {"model", "measure", "layers", "threads", "presets"} - ({"dtype"} if wanted.measure else set()))
+    if exact and (wanted.model is None or only == "measured"):
+        raise UsageError(f"--{exact[0].replace('_', '-')} says what exact gates are written for --model; without those it changes nothing")
+
+
+def refuse_files(baseline: str | None, junit: str | None, summary: str | None) -> None:
+    """Reports that have no name, or would be written over the baseline or each other. Raises UsageError."""
+    given = {"BASELINE": baseline, "--junit": junit, "--summary": summary}
+    places: dict[Path, str] = {}
+    for name, file in given.items():
+        if file is None:
+            continue
+        if not file:
+            raise UsageError(f"{name}: got nothing; give the name of a file")
+        other = places.setdefault(Path(os.path.realpath(file)), name)
+        if other != name:
+            raise UsageError(f"{name} {file} is the file of {other} too; give each a file of its own")
 
 
 def parts_of(only: str | None) -> tuple[str, ...]:
@@ -214,7 +260,10 @@ def write(baseline: str, wanted: Wanted, only: str | None, show: Show) -> None:
 class Show:
     """Where the answer goes."""
 
-    def __init__(self, *, as_json: bool, as_csv: bool, as_markdown: bool, junit: str | None, summary: str | None) -> None:
+    def __init__(
+        self, *, as_json: bool, as_csv: bool, as_markdown: bool, junit: str | None, summary: str | None, of_the_clock: tuple[str, ...]
+    ) -> None:
+        self.of_the_clock = of_the_clock
         self.as_json, self.as_csv, self.as_markdown = as_json, as_csv, as_markdown
         self.junit, self.summary = junit, summary
 
@@ -227,10 +276,18 @@ class Show:
         if self.as_markdown:
             put(summary(found, name), end="")
         else:
-            self.emit(answer(found.lines, found.verdict, name, inputs))
+            made = answer(found.lines, found.verdict, name, inputs)
+            idle = () if any(line.kind != "exact" for line in found.lines) else self.of_the_clock
+            notes = tuple(f"{option} changes nothing: {name} has no measured gates" for option in idle)
+            self.emit(replace(made, assumptions=(*made.assumptions, *notes)))
         for line in github_lines(found, name if inputs["baseline"] else None, entry_lines(Path(name))):
             put(line, err=True)
-        write_reports(found, name, junit_file=self.junit, summary_file=self.summary)
+        try:
+            write_reports(found, name, junit_file=self.junit, summary_file=self.summary)
+        except UnreadableError as error:  # a finding is one even where a report of it cannot be written
+            if found.exit_code not in (3, 130):
+                raise
+            put(f"error: {error}", err=True)
 
     def updated(self, made: Update, name: str, inputs: dict[str, object]) -> None:
         """An update: what is different from the file that was there."""

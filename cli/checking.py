@@ -247,13 +247,25 @@ def check_baseline(
     tell: Tell = lambda _: None,
 ) -> Checked:
     """All gates of a file. Raises UnreadableError where it is no baseline."""
+    refuse_numbers(threshold, threads)
     found = load_baseline(path)
+    halves = {"exact": found.exact, "measured": found.gates}
+    if not any(halves[part] for part in parts):
+        raise UsageError(f"{path} holds no {' or '.join(parts)} gates, so there is nothing to check; write some with `tfm check --update`")
     lines = exact_lines(found, folders) if "exact" in parts else []
     interrupted = False
     if found.measured is not None and "measured" in parts:
         measured, interrupted = measured_lines(found.measured, threshold=threshold, threads=threads, tell=tell)
         lines += measured
     return Checked(lines=tuple(lines), interrupted=interrupted)
+
+
+def refuse_numbers(threshold: float | str, threads: int | None) -> None:
+    """A threshold and a number of threads that make no sense. Raises UsageError."""
+    if isinstance(threshold, str) or not 0 < threshold < 1:
+        raise UsageError(f"threshold {threshold!r}: allowed: more than 0 and less than 1, as in 0.05")
+    if threads is not None and threads < 1:
+        raise UsageError(f"threads: got {threads}; allowed: at least 1")
 
 
 # --- in words -------------------------------------------------------------------------------------------------------

@@ -85,6 +85,7 @@ FORMULAS = {
         title="Activations kept for the backward pass",
         formula="sum over rows of their inputs; a GPT block: s·b·h·(34 + 5·a·s/h) with dropout",
         source="Korthikanti et al. 2022, arXiv:2205.05198, section 4",
+        not_counted=("statistics of norms, ids, masks, rotary tables: under 1 % of a model as wide as gpt-2 (docs/training.md)",),
     ),
     "gradient_bytes": Formula(title="Gradients", formula="P · bytes an element", source="one value a parameter"),
     "optimizer_bytes": Formula(
@@ -99,6 +100,34 @@ FORMULAS = {
         not_counted=("activations, kernel launches, communication; nothing reaches the datasheet's rates",),
     ),
     "bound_s": Formula(title="Bound", formula="max(all FLOPs / peak, all compulsory bytes / bandwidth)", source=ROOFLINE),
+    "control_hz": Formula(
+        title="Control rate",
+        formula="1 / (floor of towers and projector + floor of the prompt + floors of the decode steps)",
+        source=f"{ROOFLINE}, over the passes of Kim et al. 2024, arXiv:2406.09246, section 3.2",
+        not_counted=("camera, preprocessing, network, the robot's own loop; launches, which weigh most of all here",),
+    ),
+    "actions_per_s": Formula(
+        title="Actions a second",
+        formula="actions of a look / seconds of a look",
+        source="Zhao et al. 2023, arXiv:2304.13705, section IV.A (chunks); Kim et al. 2025, arXiv:2502.19645, section IV (in parallel)",
+    ),
+    "tokens_per_round": Formula(
+        title="Tokens of a round",
+        formula="(1 - a^(g+1)) / (1 - a), a the chance that a proposal is kept, g proposals",
+        source="Leviathan et al. 2023, arXiv:2211.17192, equation 1",
+        not_counted=("that chances differ from place to place and hang together",),
+    ),
+    "speed_up": Formula(
+        title="Speed-up",
+        formula="tokens of a round · the target's step / (g steps of the draft + the target's pass over g + 1 tokens)",
+        source="Leviathan et al. 2023, section 3.3, each pass by its own roofline",
+        not_counted=("reading the last proposal into the draft's cache after a round without a refusal; sampling",),
+    ),
+    "equal_cost_speed_up": Formula(
+        title="Speed-up where a check costs a step",
+        formula="(1 - a^(g+1)) / ((1 - a)·(g·c + 1))",
+        source="Leviathan et al. 2023, theorem 3.8",
+    ),
     "distinct_experts": Formula(
         title="Distinct experts read", formula="E·(1 - (1 - k/E)^(B·T)) a layer", source="each token chooses k of E evenly and on its own"
     ),

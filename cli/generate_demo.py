@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from ..presets.errors import UsageError
 from . import options as o
 
 if TYPE_CHECKING:
@@ -28,8 +29,10 @@ TopP = Annotated[float | None, typer.Option("--top-p", help="Of --strategy sampl
 Beams = Annotated[int | None, typer.Option("--beams", min=1, max=256, help="Of --strategy beam: hypotheses kept, 4 if not given.")]
 LengthPenalty = Annotated[float | None, typer.Option("--length-penalty", help="Of --strategy beam: above 0 favours long answers.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, max=2**31 - 1, help="Of what is drawn: training, the unseen string, the tokens.")]
-Threads = Annotated[int, typer.Option("--threads", min=1, help="Threads of PyTorch's operators: tensors this small want one.")]
-Steps = Annotated[int, typer.Option("--steps", min=1, max=10_000, help="Steps of training where no model is given.")]
+Threads = Annotated[int, typer.Option("--threads", min=1, max=1024, help="Threads of PyTorch's operators: tensors this small want one.")]
+Steps = Annotated[
+    int | None, typer.Option("--steps", min=1, max=10_000, help="Steps of training where no model is given; 400 if not said.")
+]
 
 
 def generate_demo(
@@ -42,7 +45,7 @@ def generate_demo(
     beams: Beams = None,
     length_penalty: LengthPenalty = None,
     seed: Seed = 0,
-    steps: Steps = 400,
+    steps: Steps = None,
     threads: Threads = 1,
     as_json: o.Json = False,
     as_csv: o.Csv = False,
@@ -65,6 +68,9 @@ def generate_demo(
     from ..kernels.generation.demo import demonstrate, example_of, trained
     from ..kernels.training.tasks import unseen_examples
 
+    if steps is not None and saved is not None:
+        raise UsageError("--steps trains a model where --from gives none; give one of them")
+    steps = 400 if steps is None else steps
     way = way_of(strategy, temperature, top_k, top_p, beams, length_penalty, seed)
     use_threads(threads)
     progress = Progress()
@@ -98,7 +104,6 @@ def way_of(
     """The strategy; raises UsageError for options of another one."""
     from ..kernels.generation.demo import Way
     from ..kernels.generation.sampling import GREEDY, Sampler
-    from ..presets.errors import UsageError
 
     belongs = {
         "sample": {"--temperature": temperature, "--top-k": top_k, "--top-p": top_p},

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from .tables import Table
 
 DraftModel = Annotated[str | None, typer.Option("--draft", help="A small model that proposes tokens (speculative decoding).")]
-Acceptance = Annotated[float | None, typer.Option("--acceptance", help="Chance that a proposal is kept; 0.8 if not given.")]
-DraftTokens = Annotated[int | None, typer.Option("--draft-tokens", min=1, help="Proposals a round; 4 if not given.")]
+Acceptance = Annotated[float | None, typer.Option("--acceptance", help="Chance that a proposal is kept, 0 to 1; 0.8 if not given.")]
+DraftTokens = Annotated[int | None, typer.Option("--draft-tokens", min=1, help="Proposals a round, at most 32; 4 if not given.")]
 Chunk = Annotated[int | None, typer.Option("--chunk", min=1, max=1024, help="Actions from one look, of a vision-language-action model.")]
 Parallel = Annotated[bool, typer.Option("--parallel", help="All tokens of the actions from one pass, in place of decode steps.")]
 New = Annotated[str | None, typer.Option("--new", help="Tokens to generate after the prompt: the whole time, first and last step.")]
@@ -110,7 +110,11 @@ class Further(msgspec.Struct, frozen=True, kw_only=True):
         return chunk_of(case.spec, self.new, self.chunk, parallel=self.parallel)
 
     def generated(self, case: Case) -> int | None:
-        """Tokens to generate one after another: what was asked for, of a policy its actions'."""
+        """Tokens to generate one after another: what was asked for, of a policy its actions'. Raises UsageError for an encoder."""
+        from ..presets.errors import UsageError
+
+        if self.new is not None and not case.spec.decodes:
+            raise UsageError(f"{case.spec.name} has no decoder and so generates nothing; leave --new out")
         chunk = self.actions(case)
         if chunk is None or case.spec.action is None:
             return self.new
@@ -374,11 +378,14 @@ def assumptions(case: Case, further: Further) -> tuple[str, ...]:
     if case.device.peak_for(work.activation_dtype.name) is None:
         missing = f"{case.device.title}: no published peak in {work.activation_dtype.name}"
         lines.append(f"{missing}; prefill needs one (--peak), decode counts its bytes alone")
+        if further.new is not None or case.spec.action is not None:
+            lines.append("a generation and a look begin with a prefill: no time of either without a peak")
     if case.spec.uses_latent_attention:
         lines.append("MLA: prefill expanded, decode absorbed")
     lines.append("tokens/s are a decode step's at this context; --new adds first, last and mean step of a generation")
     if any(sub.shared for _, sub in case.spec.sublayers()):
         lines.append("weights that layers share are read once a pass")
-    lines += control.assumptions(case.spec, further.actions(case), further.new, parallel=further.parallel)
+    if case.device.peak_for(work.activation_dtype.name) is not None:
+        lines += control.assumptions(case.spec, further.actions(case), further.new, parallel=further.parallel)
     lines += speculation.assumptions(case.spec, further.draft)
     return tuple(lines)

@@ -22,7 +22,9 @@ Batch = Annotated[int, typer.Option("--batch", min=1, help="Sequences.")]
 Causal = Annotated[bool, typer.Option("--causal", help="Attention sees the past alone.")]
 Measure = Annotated[bool, typer.Option("--measure", help="Time PyTorch's own layers, a forward pass in fp32 on the CPU.")]
 Heads = Annotated[int, typer.Option("--heads", min=1, help="Heads of the attention that is timed; they change no count.")]
-Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Threads of PyTorch's operators; its own choice if not given.")]
+Threads = Annotated[
+    int | None, typer.Option("--threads", min=1, max=1024, help="Threads of PyTorch's operators; its own choice if not given.")
+]
 Seconds = Annotated[str, typer.Option("--seconds", help="The longest that one pair of --n and --d is sampled, as in 30s.")]
 
 

@@ -6,9 +6,12 @@ the key; Markdown and the terminal (`render.py`) are for people and carry three 
 
 from __future__ import annotations
 
+import io
 import math
+import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
 from os import PathLike
 
@@ -223,7 +226,10 @@ _ASCII = str.maketrans(
 
 
 def write(text: str, *, err: bool = False, end: str = "\n") -> None:
-    """Print `text` on stdout or stderr, in what characters its encoding has; a closed pipe raises as it always does."""
+    """Print `text` on stdout or stderr, in what characters its encoding has.
+
+    A reader that has gone (`| head`) is no trouble: what more there is goes nowhere, and the exit code stays what it is.
+    """
     import typer
 
     encoding = getattr(sys.stderr if err else sys.stdout, "encoding", None) or "utf-8"
@@ -232,7 +238,13 @@ def write(text: str, *, err: bool = False, end: str = "\n") -> None:
     except UnicodeEncodeError:
         text = text.translate(_ASCII).encode(encoding, "replace").decode(encoding)
     # Colours were decided on by Rich already; the text of cells holds no escape sequences (`clean`).
-    typer.echo(text + end, err=err, nl=False, color=True)
+    try:
+        typer.echo(text + end, err=err, nl=False, color=True)
+    except BrokenPipeError:
+        if err:
+            raise
+        with suppress(io.UnsupportedOperation):  # a stand-in of a test has no descriptor
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def warn(text: str) -> None:

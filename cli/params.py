@@ -40,9 +40,12 @@ def params(
       tfm params deepseek-v3 --json
       tfm params --solve 7B
     """
+    from ..presets.errors import UsageError
     from .output import emit, one_format
 
     one_format(as_json=as_json, as_csv=as_csv, as_markdown=as_markdown)
+    if solve is not None and gqa is not None:
+        raise UsageError("--gqa belongs to a model; --solve shapes one for a number of parameters. Give one of the two")
     answer = solved(solve, model) if solve is not None else counted(model, gqa, presets, lenient=lenient, explain=explain)
     emit(answer, as_json=as_json, as_csv=as_csv, as_markdown=as_markdown)
 

@@ -142,6 +142,8 @@ def varies(options: Options, name: str) -> bool:
 def checked_phase(options: Options, spec: ModelSpec, phase: str | None) -> Phase:
     """The phase asked for; --cached means decode; an encoder has no decode."""
     if options.both_phases:
+        if options.cached is not None and not spec.decodes:
+            raise UsageError(f"{spec.name} has no decoder and so no cache that a step could find: give --ctx in place of --cached")
         return "prefill"
     chosen = phase or ("decode" if options.cached is not None else "prefill")
     if chosen not in PHASES:
@@ -201,6 +203,8 @@ def contexts(options: Options, spec: ModelSpec, said: list[str]) -> Sequence[int
             )
         )
     limit = spec.main.max_positions
+    if options.ctx is None and spec.action is not None:
+        return (prompt_of_policy(options, spec, said),)
     if options.ctx is None:
         length = min(DEFAULT_CONTEXT, limit or DEFAULT_CONTEXT)
         if spec.main.tokens != "image":
@@ -210,6 +214,20 @@ def contexts(options: Options, spec: ModelSpec, said: list[str]) -> Sequence[int
     if limit is not None and max(lengths) > limit:
         said.append(f"{max(lengths)} tokens is beyond the {limit} positions the model was made for")
     return lengths
+
+
+def prompt_of_policy(options: Options, spec: ModelSpec, said: list[str]) -> int:
+    """The context of a robot's policy where none is given: the image's tokens and a usual instruction."""
+    from ..estimators.policy import image_tokens
+
+    assert spec.action is not None
+    images = spec.images if options.images is None else options.images
+    brought = image_tokens(spec, images)
+    said.append(
+        f"context of {brought + spec.action.prompt} tokens: {brought} of {images} image{'' if images == 1 else 's'} and "
+        f"{spec.action.prompt} of a usual instruction (not given; --ctx sets the sum)"
+    )
+    return brought + spec.action.prompt
 
 
 def context(text: str, tokenizer: str | None, said: list[str]) -> tuple[int, ...]:

@@ -75,7 +75,8 @@ def facts(got: Speculation | None, draft: Draft | None) -> Iterator[tuple[str, Q
     yield "tokens expected of a round", Quantity(got.tokens_per_round, Kind.NUMBER)
     yield "a token, speculating", Quantity(got.token_s, Kind.SECONDS)
     yield "speed-up", Quantity(got.speed_up, Kind.NUMBER)
-    yield f"best speed-up, with {got.best_draft_tokens} draft tokens", Quantity(got.best_speed_up, Kind.NUMBER)
+    best = f"with {got.best_draft_tokens} draft tokens" if got.best_draft_tokens else "without a draft"
+    yield f"best speed-up, {best}", Quantity(got.best_speed_up, Kind.NUMBER)
 
 
 def explanations(got: Speculation | None, draft: Draft | None) -> Iterator[Explanation]:
@@ -86,7 +87,8 @@ def explanations(got: Speculation | None, draft: Draft | None) -> Iterator[Expla
     if got is None or draft is None:
         return
     a, g = draft.acceptance, draft.tokens
-    yield explanation("tokens_per_round", f"(1 - {a:g}^{g + 1}) / (1 - {a:g})", Quantity(got.tokens_per_round, Kind.NUMBER))
+    numbers = f"(1 - {a:g}^{g + 1}) / (1 - {a:g})" if a < 1 else f"{g} + 1: none is refused"  # 0 / 0 in the formula
+    yield explanation("tokens_per_round", numbers, Quantity(got.tokens_per_round, Kind.NUMBER))
     alone = got.speed_up * got.token_s
     numbers = f"{got.tokens_per_round:.4g} · {alone:.4g} s / ({got.draft_s:.4g} s + {got.verify_s:.4g} s)"
     yield explanation("speed_up", numbers, Quantity(got.speed_up, Kind.NUMBER))
@@ -105,6 +107,7 @@ def assumptions(target: ModelSpec, draft: Draft | None) -> Iterator[str]:
     said = "not given: " if draft.assumed else ""
     yield f"speculative: acceptance {draft.acceptance:g} ({said}a property of the two models and the text, to be measured)"
     yield "a round costs the draft's steps and one pass of the target over its proposals; both caches are there, sampling is free"
+    yield "the draft in the formats that the options say, not those of a file of its weights; --gqa is the target's alone"
     rows = [
         next((leaf.rows for leaf in spec.main.embeddings if isinstance(leaf, Embedding) and leaf.role == "token"), None)
         for spec in (target, draft.spec)

@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 Only = Annotated[
     str | None, typer.Option("--only", help="counts (seconds, whatever the size of the model) or times; of claims: names, by comma.")
 ]
-Phases = Annotated[str, typer.Option("--phase", help="prefill, decode, train (counts only); a comma takes several.")]
+Phases = Annotated[
+    str,
+    typer.Option(
+        "--phase",
+        help="prefill, decode, train (counts only: FLOPs, what is kept, gradients, optimizer); a comma takes several.",
+    ),
+]
 PHASES = ("prefill", "decode", "train")
 PARTS = ("counts", "times")
 
@@ -53,6 +59,7 @@ def validate(
     Examples:
       tfm validate gpt-2 --only counts
       tfm validate llama-7b --only counts --phase decode --ctx 1k --json
+      tfm validate gpt-2 --only counts --phase train --ctx 512
       tfm validate claims --only softmax-of-3-1-02,variance-is-d-k --explain
     """
     from .bench_passes import chosen
@@ -171,6 +178,13 @@ def assumptions(found: list[Finding]) -> tuple[str, ...]:
         lines += [
             "counts are of the whole model as PyTorch modules on the `meta` device; FLOPs by torch.utils.flop_counter",
             "PyTorch's counter takes the full square of attention, so the prediction does here too (--full-attention elsewhere)",
+        ]
+    if any(row.quantity == "activation_bytes" for row in found):
+        lines += [
+            "activation_bytes: distinct storages that autograd keeps, parameters apart; ok within 1 % and 32 bytes a token and sublayer:"
+            " statistics of norms, ids, masks, rotary tables, router scores are not predicted (docs/training.md)",
+            "recompute none keeps the T x S weights, selective forgets them, full keeps layer inputs and holds one layer beside them",
+            "gradients in the model's format; optimizer_bytes: PyTorch's own moments over fp32 weights, without the master copy",
         ]
     if any(not row.counts for row in found):
         lines.append("times are of real modules with random weights; the floor is from the bandwidth measured in the same run")

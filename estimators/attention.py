@@ -119,7 +119,8 @@ def key_rows(place: Place, spec: Attention, d_in: int) -> Iterator[Row]:
     runs = not (cross and place.work.decoding)
     width = spec.source_width or d_in
     k_width, v_width = spec.kv_heads * spec.head_dim, spec.kv_heads * spec.v_dim
-    yield linear(place, "k_proj", width, k_width, bias="k" in spec.bias, positions=positions, runs=runs, keeps_input=cross)
+    row = linear(place, "k_proj", width, k_width, bias="k" in spec.bias, positions=positions, runs=runs, keeps_input=False)
+    yield replace(row, saved_once=row.reads if cross else 0)
     if spec.keys == "own":
         yield linear(place, "v_proj", width, v_width, bias="v" in spec.bias, positions=positions, runs=runs, keeps_input=False)
 
@@ -162,7 +163,10 @@ def attention(place: Place, spec: Attention, *, caches: bool) -> Iterator[Row]:
     store = attention_store(place, spec) if caches else None
     row = core(place, "scores", heads=spec.heads, qk=spec.head_dim, v=spec.v_dim, pairs=pairs, keys=keys, store=store)
     B, T, N, K = place.tokens.sequences, place.tokens.new, spec.heads, spec.kv_heads
-    yield replace(row, saved=B * T * N * spec.head_dim + B * keys * K * (spec.head_dim + spec.v_dim))
+    capped = B * N * T * keys if spec.softcap is not None else 0  # the tanh of a soft cap is kept too
+    yield replace(
+        row, saved=B * T * N * spec.head_dim + B * keys * K * (spec.head_dim + spec.v_dim), saved_square=row.saved_square + capped
+    )
     yield linear(place, "o_proj", spec.heads * spec.v_dim, d_out, bias="o" in spec.bias, dropped=True)
 
 
@@ -173,7 +177,7 @@ def latent_queries(place: Place, spec: LatentAttention) -> Iterator[Row]:
         yield linear(place, "q_proj", place.width, width)
         return
     yield linear(place, "q_a_proj", place.width, spec.q_rank, bias=spec.bias)
-    yield vector(place, "q_a_norm", spec.q_rank, op="norm")
+    yield replace(vector(place, "q_a_norm", spec.q_rank, op="norm"), saved=place.positions * spec.q_rank)
     yield linear(place, "q_b_proj", spec.q_rank, width)
 
 
@@ -186,7 +190,7 @@ def latent_attention(place: Place, spec: LatentAttention, *, caches: bool) -> It
     latent, expanded = spec.kv_rank + spec.rope_dim, spec.heads * (spec.nope_dim + spec.rope_dim + spec.value_dim)
     yield from latent_queries(place, spec)
     yield linear(place, "kv_a_proj", place.width, latent, bias=spec.bias, keeps_input=False)
-    yield vector(place, "kv_a_norm", spec.kv_rank, op="norm")
+    yield replace(vector(place, "kv_a_norm", spec.kv_rank, op="norm"), saved=place.positions * latent)  # a view of all of it
     B, T, S, N = place.tokens.sequences, place.tokens.new, place.tokens.span, spec.heads
     absorbed = place.work.decoding
     # The expanded form turns every cached latent into keys and values; the absorbed one touches the new tokens only.

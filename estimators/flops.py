@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from ..presets.errors import UsageError
 from ..presets.spec import ModelSpec
 from .counts import Number
 from .ledger import ledger, total
@@ -35,7 +36,10 @@ def row_flops(row: Row, work: Pass) -> Number:
 
 
 def flops(spec: ModelSpec, work: Pass) -> Flops:
-    """Count the FLOPs of a pass over a model: one multiply-add is 2; look-ups, norms, softmax, activations are 0."""
+    """Count the FLOPs of a pass over a model: one multiply-add is 2; look-ups, norms, softmax, activations are 0.
+
+    Raises UsageError for a pass of no token at all.
+    """
     rows = ledger(spec, work)
     parts = {"linear": 0, "attention": 0, "head": 0}
     for row in rows:
@@ -43,6 +47,8 @@ def flops(spec: ModelSpec, work: Pass) -> Flops:
     count = sum(parts.values())
     seen = tokens_of(spec, spec.main, work)
     tokens = seen.sequences * seen.new
+    if isinstance(tokens, int) and not tokens:
+        raise UsageError(f"{spec.name}: no token and no image, nothing runs; images: at least 1")
     rule = (6 if work.phase == "train" else 2) * total(rows, "active", per="copies") * tokens
     return Flops(
         total_flops=count,

@@ -41,7 +41,7 @@ def ledger(spec: s.ModelSpec, work: Pass) -> tuple[Row, ...]:
     for stack in spec.stacks:
         rows += stack_rows(spec, stack, work, seen)
         for joint in (c for c in spec.connectors if c.source == stack.name):
-            place = place_of(spec, stack, work, joint.name)
+            place = joint_place(spec, joint, work)
             rows += (part(place, leaf) for leaf in joint.parts)
     for head in spec.heads:
         rows += head_rows(spec, head, work)
@@ -69,6 +69,14 @@ def place_of(spec: s.ModelSpec, stack: s.Stack, work: Pass, path: str) -> Place:
     )
 
 
+def joint_place(spec: s.ModelSpec, joint: s.Connector, work: Pass) -> Place:
+    """The place where a connector's rows stand: over the positions of its source that it carries."""
+    place = place_of(spec, spec.stack(joint.source), work, joint.name)
+    if joint.tokens is None:
+        return place
+    return replace(place, tokens=replace(place.tokens, new=joint.tokens, span=joint.tokens))
+
+
 def stack_rows(spec: s.ModelSpec, stack: s.Stack, work: Pass, seen: set[str]) -> list[Row]:
     """Embeddings, layers, what follows the last layer."""
     place = place_of(spec, stack, work, stack.name)
@@ -80,10 +88,16 @@ def stack_rows(spec: s.ModelSpec, stack: s.Stack, work: Pass, seen: set[str]) ->
 
 
 def embedding_rows(place: Place, stack: s.Stack) -> Iterator[Row]:
-    """What makes the first hidden state; the first matrix over raw data needs no gradient for its input."""
-    for index, leaf in enumerate(stack.embeddings):
-        raw = index == 0 and isinstance(leaf, s.Conv | s.Linear)
-        yield part(place, leaf, backward=1 if raw else 2)
+    """What makes the first hidden state.
+
+    Pixels, frames and ids have no gradient: a product over them has that of its weight alone, until something with weights of
+    its own has run.
+    """
+    reached = False
+    for leaf in stack.embeddings:
+        row = part(place, leaf, backward=2 if reached else 1)
+        reached = reached or row.params > 0
+        yield row
 
 
 def layer_rows(place: Place, stack: s.Stack, seen: set[str]) -> list[Row]:
@@ -182,10 +196,15 @@ def head_rows(spec: s.ModelSpec, head: s.Head, work: Pass) -> Iterator[Row]:
         tokens = Tokens(sequences=tokens.sequences, new=1, span=tokens.span, runs=tokens.runs)
     place = replace(place, share="head", component="head", tokens=tokens)
     rows = [part(place, leaf) for leaf in head.parts]
+    if isinstance(head.parts[0], s.Linear) and head.parts[0].once:
+        # One position is a view of all of them, and holds them.
+        rows[0] = replace(rows[0], saved=rows[0].saved - rows[0].reads + place.positions * head.parts[0].d_in)
     yield from rows
     if head.name == "lm_head" and work.phase == "train":
         # Cross-entropy keeps its logits in fp32 (Korthikanti et al. 2022, section 4.3).
-        yield replace(activation(place, "cross_entropy", 0), saved_bytes=4 * rows[-1].writes)
+        # A soft cap keeps its tanh.
+        capped = rows[-1].writes if head.softcap is not None else 0
+        yield replace(activation(place, "cross_entropy", 0), saved=capped, saved_bytes=4 * rows[-1].writes)
 
 
 def times(row: Row, count: int) -> Row:

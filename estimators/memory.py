@@ -15,10 +15,10 @@ import msgspec
 from msgspec.structs import replace
 
 from ..presets.dtypes import DTYPES, Dtype
-from ..presets.spec import ModelSpec
+from ..presets.spec import ModelSpec, Stack
 from .counts import Number, each, larger
 from .kvcache import sum_stored
-from .ledger import ledger, total
+from .ledger import layer_names, ledger, total
 from .rows import Row
 from .search import largest
 from .sizes import bytes_of, weight_bytes
@@ -99,9 +99,7 @@ def residual(spec: ModelSpec, work: Pass) -> Number:
 def saved_bytes(spec: ModelSpec, work: Pass, rows: tuple[Row, ...], recipe: Recipe) -> Number:
     """Activations kept for the backward pass."""
     if recipe.recompute == "full":
-        inputs = sum(
-            tokens_of(spec, stack, work).sequences * tokens_of(spec, stack, work).new * stack.d_model * stack.depth for stack in spec.stacks
-        )
+        inputs = sum(input_elements(spec, stack, work) * stack.depth for stack in spec.stacks)
         outside = tuple(row for row in rows if not in_layer(spec, row))
         return bytes_of(inputs, work.activation_dtype) + kept(outside, work, square=True) + one_layer_bytes(spec, work, rows)
     return kept(rows, work, square=recipe.recompute == "none")
@@ -113,6 +111,7 @@ def kept(rows: Iterable[Row], work: Pass, *, square: bool, once: bool = False) -
     for row in rows:
         runs = min(row.repeat, 1) if once else row.repeat
         out = out + runs * (bytes_of(row.saved, work.activation_dtype) + row.saved_bytes)
+        out = out + min(runs, 1) * bytes_of(row.saved_once, work.activation_dtype)
         if square:
             out = out + runs * (bytes_of(row.saved_square, work.activation_dtype) + row.square_bytes)
     return out
@@ -125,9 +124,21 @@ def in_layer(spec: ModelSpec, row: Row) -> bool:
 
 
 def one_layer_bytes(spec: ModelSpec, work: Pass, rows: tuple[Row, ...]) -> Number:
-    """The layer being recomputed: one run of every row of the most expensive stack."""
-    stacks = [tuple(row for row in rows if in_layer(spec, row) and row.path.startswith(f"{stack.name}/")) for stack in spec.stacks]
-    return reduce(larger, (kept(group, work, square=True, once=True) for group in stacks), 0)
+    """The layer being recomputed, its input apart: one run of every row of the most expensive kind of layer."""
+    worst: Number = 0
+    for stack in spec.stacks:
+        given = bytes_of(input_elements(spec, stack, work), work.activation_dtype)
+        for label in dict.fromkeys(layer_names(stack).values()):
+            start = f"{stack.name}/{label}/" if label else f"{stack.name}/"
+            group = tuple(row for row in rows if in_layer(spec, row) and row.path.startswith(start))
+            worst = larger(worst, kept(group, work, square=True, once=True) - given)
+    return worst
+
+
+def input_elements(spec: ModelSpec, stack: Stack, work: Pass) -> Number:
+    """Elements of the hidden state that a layer of a stack is given."""
+    tokens = tokens_of(spec, stack, work)
+    return tokens.sequences * tokens.new * stack.d_model * int(tokens.runs)
 
 
 # --- what fits ------------------------------------------------------------------------------------------------------

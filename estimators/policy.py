@@ -62,10 +62,12 @@ def usual_context(spec: ModelSpec, images: int) -> int | None:
 def control(spec: ModelSpec, work: Pass, device: Device, *, chunk: int = 1, parallel: bool = False) -> Control | None:
     """`chunk` actions a look, after a prompt of `work.context` tokens with the images' in it; None without a published peak.
 
-    Raises UsageError for a model that is no policy, and for images that do not fit the prompt.
+    Raises UsageError for a model that is no policy, less than one action, and images that do not fit the prompt.
     """
     if spec.action is None:
         raise UsageError(f"{spec.name} says no actions: --chunk and --parallel are for a vision-language-action model, as openvla-7b")
+    if chunk < 1:
+        raise UsageError(f"a look gives at least 1 action, got a chunk of {chunk}")
     if device.peak_for(work.activation_dtype.name) is None:
         return None
     tokens, brought = chunk * spec.action.tokens, image_tokens(spec, image_count(spec, work))
@@ -86,7 +88,9 @@ def one_look(spec: ModelSpec, work: Pass, device: Device, chunk: int, tokens: in
     """At one batch and one prompt."""
     decode_s = 0.0
     if parallel:
-        line = roofline(spec, replace(work, phase="prefill", new=None, context=work.context + tokens, full_attention=True), device)
+        # every empty place gives a token, so the output head runs at all of them whatever `last_logits` says of a plain prompt
+        whole_look = replace(work, phase="prefill", new=None, context=work.context + tokens, full_attention=True, last_logits=False)
+        line = roofline(spec, whole_look, device)
     else:
         line = roofline(spec, replace(work, phase="prefill", new=None), device)
         whole = generation(spec, work, device, tokens)

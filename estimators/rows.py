@@ -16,6 +16,10 @@ from ..presets.spec import NORM_VECTORS, Conv, Embedding, Linear, Norm, Paramete
 from .counts import Number, matmul_flops
 from .work import Pass, Tokens
 
+# Activations whose slope follows from their value: that is kept in place of the input.
+BY_VALUE = frozenset({"relu", "sigmoid", "tanh", "linear"})
+# Tensors that an activation keeps where PyTorch has it as several operators; one where it has a kernel of its own.
+KEPT = {"quick_gelu": 2, "sqrtsoftplus": 2, "clamped_swiglu": 4, "linear": 0}
 Share = Literal["linear", "attention", "head"]
 
 
@@ -58,7 +62,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         store: what it keeps between steps.
         reads, writes: activation elements in and out.
         saved: elements kept for the backward pass in the activations' format, saved_bytes: what is kept in a format of
-            its own (dropout masks 1 byte, logits fp32); saved_square, square_bytes: those of size T x S.
+            its own (dropout masks 1 byte, logits fp32); saved_square, square_bytes: those of size T x S; saved_once: elements
+            that all runs share (an encoder's output, read by every layer of the decoder).
         backward: FLOPs of the backward pass over those of the forward (2; 1 where no input gradient is needed).
         dims: the sizes in its formula.
     """
@@ -79,6 +84,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     reads: Number = 0
     writes: Number = 0
     saved: Number = 0
+    saved_once: Number = 0
     saved_square: Number = 0
     saved_bytes: Number = 0
     square_bytes: Number = 0
@@ -182,10 +188,15 @@ def norm(place: Place, spec: Norm, *, name: str | None = None, width: int | None
 
 
 def activation(place: Place, name: str, width: int, *, operands: int = 1, params: int = 0, positions: Number | None = None) -> Row:
-    """An elementwise function over [m, width] (`operands` inputs: 2 for a gated product): not FLOPs."""
+    """An elementwise function over [m, width] (`operands` inputs: 2 for a gated product): not FLOPs.
+
+    For the backward pass it keeps its input, or its value where the slope follows from that (ReLU, tanh); a gated product
+    act(g)·u, two operators as PyTorch has it, keeps g, act(g) and u.
+    """
     m = place.positions if positions is None else positions
     row = vector(place, name, params, op="activation")
-    return replace(row, reads=operands * m * width, writes=m * width, saved=operands * m * width)
+    kept = KEPT.get(name, 1) + (0 if operands == 1 else 2 - int(name in BY_VALUE))
+    return replace(row, reads=operands * m * width, writes=m * width, saved=kept * m * width)
 
 
 def embedding(place: Place, spec: Embedding) -> Row:
@@ -209,7 +220,8 @@ def embedding(place: Place, spec: Embedding) -> Row:
 
 
 def conv(place: Place, spec: Conv, positions: Number, *, backward: int = 2) -> Row:
-    """A convolution: every output position is a product of [d_in / groups x taps] with [d_out]."""
+    """A convolution: every output position is a product of [d_in / groups x taps] with [d_out]; with a stride it is given more."""
+    given = positions * prod(spec.stride or (1,)) * spec.d_in
     taps = spec.d_in // spec.groups * prod(spec.kernel)
     own = spec.d_out * taps + (spec.d_out if spec.bias else 0)
     runs = int(place.tokens.runs)
@@ -224,9 +236,9 @@ def conv(place: Place, spec: Conv, positions: Number, *, backward: int = 2) -> R
         fetches=runs,
         flops=matmul_flops(positions, taps, spec.d_out),
         weight_reads=own,
-        reads=positions * spec.d_in,
+        reads=given,
         writes=positions * spec.d_out,
-        saved=positions * spec.d_in,
+        saved=given + (positions * spec.d_out if spec.activation else 0),
         backward=backward,
         dims={"m": positions, "k": taps, "n": spec.d_out},
     )
@@ -261,9 +273,8 @@ def part(place: Place, spec: Part, *, backward: int = 2) -> Row:
         case Linear():
             positions = positions_of(place, spec)
             borrowed = spec.shares is not None
-            return linear(
-                place, spec.name, spec.d_in, spec.d_out, bias=spec.bias, positions=positions, borrowed=borrowed, backward=backward
-            )
+            row = linear(place, spec.name, spec.d_in, spec.d_out, bias=spec.bias, positions=positions, borrowed=borrowed, backward=backward)
+            return replace(row, saved=row.saved + (row.writes if spec.activation else 0))
         case Conv():
             return conv(place, spec, positions_of(place, spec), backward=backward)
         case Norm():
@@ -271,7 +282,8 @@ def part(place: Place, spec: Part, *, backward: int = 2) -> Row:
         case Embedding():
             return embedding(place, spec)
         case Parameter():
-            return vector(place, spec.name, prod(spec.shape), buffer=spec.buffer)
+            row = vector(place, spec.name, prod(spec.shape), buffer=spec.buffer)
+            return replace(row, active=0, repeat=0, fetches=0) if spec.unused else row
         case Sinusoidal():
             return vector(place, spec.name, 0)
         case StreamMix():

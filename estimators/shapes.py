@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ..presets import spec as s
 from .layer_shapes import FLOWS
-from .ledger import embedding_rows, head_rows, layer_names, one_layer, place_of
+from .ledger import embedding_rows, head_rows, joint_place, layer_names, one_layer, place_of
 from .raw_data import raw_shape
 from .rows import Place, Row, part
 from .tensors import Dim, Flow, Shape, Term, number
@@ -28,13 +28,23 @@ def shapes(spec: s.ModelSpec, work: Pass) -> tuple[Term, ...]:
         if place.tokens.runs:
             terms += stack_terms(place, stack)
             for joint in (joint for joint in spec.connectors if joint.source == stack.name):
-                here = place_of(spec, stack, work, joint.name)
+                here = joint_place(spec, joint, work)
+                terms += beside_terms(spec, joint, here)
                 terms += part_terms(here, joint.parts, [part(here, leaf) for leaf in joint.parts])
     for head in spec.heads:
         rows = list(head_rows(spec, head, work))
         if place_of(spec, spec.stack(head.stack), work, head.name).tokens.runs:
             terms += head_terms(spec, head, work, rows)
     return tuple(terms)
+
+
+def beside_terms(spec: s.ModelSpec, joint: s.Connector, place: Place) -> Iterator[Term]:
+    """The states of several towers put side by side, channel by channel."""
+    if joint.beside:
+        flow = Flow(place, ())
+        widths = [spec.stack(name).d_model for name in (*joint.beside, joint.source)]
+        flow.make("channels", "concat", [(*flow.lead, number(width)) for width in widths], (*flow.lead, number(sum(widths))))
+        yield from flow.terms
 
 
 def stack_terms(place: Place, stack: s.Stack) -> Iterator[Term]:

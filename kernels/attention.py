@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 from ..presets.errors import UnknownNameError
 from .grouped import grouped, grouped_gap, takes_streams
@@ -58,19 +59,11 @@ def kernel_named(impl: str) -> Kernel:
 
 def eager(q: Tensor, k: Tensor, v: Tensor, rules: Rules) -> Tensor:
     """The textbook: keys and values repeated for every query head, all T x S logits in memory."""
-    (B, N, T, _), (K, S) = q.shape, k.shape[1:3]
+    N, K = q.shape[1], k.shape[1]
     k, v = (x if N == K else x.repeat_interleave(N // K, dim=1) for x in (k, v))
     # [B,N,T,Dk] @ [B,N,Dk,S] -> [B,N,T,S]
-    logits = scale_of(q, rules) * (q @ k.transpose(-1, -2))
-    mask = visible(rules, range(S - T, S), range(S), q.device)
-    logits = shape_logits(logits, rules, bias_block(rules, (B, N), range(T), range(S)), mask)
-    if rules.sinks is not None:
-        logits = torch.cat([logits, rules.sinks.to(logits.dtype).view(1, N, 1, 1).expand(B, N, T, 1)], dim=-1)
-    weights = logits.softmax(dim=-1, dtype=torch.promote_types(q.dtype, torch.float32))[..., :S]
-    if mask is not None:
-        weights = weights.masked_fill(~mask, 0)  # a query that sees no key: zeros, not NaN
     # [B,N,T,S] @ [B,N,S,Dv] -> [B,N,T,Dv]
-    return weights.to(v.dtype) @ v
+    return softmax(scale_of(q, rules) * (q @ k.transpose(-1, -2)), rules).to(v.dtype) @ v
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, rules: Rules) -> Tensor:
@@ -95,7 +88,40 @@ def sdpa_gap(rules: Rules) -> str | None:
     return None if rules.sinks is None else "SDPA has no sinks"
 
 
+def folded(q: Tensor, k: Tensor, v: Tensor, rules: Rules) -> Tensor:
+    """Eager without copies of keys and values: the query heads of a group are rows of one product."""
+    (B, N, T, Dk), (K, S), Dv = q.shape, k.shape[1:3], v.shape[-1]
+    # [B,K,G*T,Dk] @ [B,K,Dk,S] -> [B,N,T,S]
+    logits = scale_of(q, rules) * (q.reshape(B, K, N // K * T, Dk) @ k.transpose(-1, -2)).view(B, N, T, S)
+    # [B,K,G*T,S] @ [B,K,S,Dv] -> [B,N,T,Dv]
+    return (softmax(logits, rules).to(v.dtype).view(B, K, N // K * T, S) @ v).view(B, N, T, Dv)
+
+
+def softmax(logits: Tensor, rules: Rules) -> Tensor:
+    """Logits [B,N,T,S], capped, biased and masked, to weights."""
+    B, N, T, S = logits.shape
+    mask = visible(rules, range(S - T, S), range(S), logits.device)
+    logits = shape_logits(logits, rules, bias_block(rules, (B, N), range(T), range(S)), mask)
+    if rules.sinks is not None:
+        logits = torch.cat([logits, rules.sinks.to(logits.dtype).view(1, N, 1, 1).expand(B, N, T, 1)], dim=-1)
+    weights = logits.softmax(dim=-1)[..., :S]  # PyTorch adds up in fp32 whatever the format
+    if mask is not None and rules.padding is not None:
+        weights = weights.masked_fill(~mask, 0)  # a query that sees no key, which padding alone can do: zeros, not NaN
+    return weights
+
+
+def recomputed(q: Tensor, k: Tensor, v: Tensor, rules: Rules) -> Tensor:
+    """`folded`, run again in the backward pass: q, k and v are kept, nothing of size T x S (Korthikanti et al. 2022, section 5).
+
+    They are copied where they are views, which would hold what they were cut from (MLA's values).
+    """
+    out: Tensor = checkpoint(folded, q.contiguous(), k.contiguous(), v.contiguous(), rules, use_reentrant=False)
+    return out
+
+
 IMPLEMENTATIONS: dict[str, Kernel] = {"eager": eager, "tiled": tiled, "sdpa": sdpa, "grouped": grouped}
+# What a model can be told to run: the same, and those that only a training has a use for.
+KERNELS: dict[str, Kernel] = {**IMPLEMENTATIONS, "folded": folded, "recomputed": recomputed}
 
 
 def backend_that_ran(q: Tensor, k: Tensor, v: Tensor, *, impl: str, rules: Rules) -> str:

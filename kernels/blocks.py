@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from ..estimators.ledger import layer_names
 from ..presets import spec as s
+from ..presets.errors import UsageError
 from .cache import Entry
 from .embeddings import Embeddings, Registry, attach, leaf_module
 from .feed_forward import FeedForward, MoE
@@ -126,6 +128,12 @@ class Layer(Named):
         return total
 
 
+def apart(layer: nn.Module, x: Tensor, run: Run, entries: list[Entry | None]) -> Tensor:
+    """One layer that shares nothing with the others, so that it does the same when it is run again."""
+    y: Tensor = layer(x, run.apart(), entries)
+    return y
+
+
 class Stack(Named):
     """Embeddings, layers, what follows the last one: ids or raw data in, hidden states [B,T,D] out."""
 
@@ -146,11 +154,15 @@ class Stack(Named):
         """`prefix` [B,P,D]: states from a connector that stand in place of the first P embeddings."""
         x = self.embedding(raw, run)
         if prefix is not None:
+            if prefix.shape[1] > x.shape[1]:
+                raise UsageError(
+                    f"the images are {prefix.shape[1]} tokens of the context, got {x.shape[1]}; give more tokens or fewer images"
+                )
             x = torch.cat([prefix, x[:, prefix.shape[1] :]], dim=1)
         run.tables = {name: leaf.weight for name, leaf in self.embedding.leaves.items() if name == "relative_bias"}
         nothing: list[list[Entry | None]] = [[None] * len(layer.sublayers) for layer in self.spec.layers()]
         for layer, held in zip(self.layers, nothing if entries is None else entries, strict=True):
-            x = layer(x, run, held)
+            x = checkpoint(apart, layer, x, run, held, use_reentrant=False) if run.recompute else layer(x, run, held)
         for leaf in self.final.children():
             x = leaf(x)
         y: Tensor = x

@@ -52,7 +52,7 @@ from .timing import Call, Stopping, interleave, paired_ratio, watch_for
 QUICK = Stopping(min_samples=3, min_seconds=0.06, max_seconds=0.14, target_spread=0.05)
 STREAMING = Stopping(min_samples=7, min_seconds=0.5, max_seconds=5.0, target_spread=0.05)
 MOST_BEATS = 32
-WHOLE = Stopping(min_samples=5, min_seconds=0.5, max_seconds=2.0, target_spread=0.03)
+WHOLE = Stopping(min_samples=5, min_seconds=0.5, max_seconds=1.6, target_spread=0.03)
 
 
 Line = TypeVar("Line", Product, Attended)
@@ -158,7 +158,7 @@ def standard_plan(setting: Setting) -> Plan:
     odd = (2048, 25001)
     many = (256, 512, 1024, 4096) if gpu else (256, 512)
     products = [(1, *shape) for shape in (*shapes, odd)]
-    products += [(m, *shape) for m in (2, 4, 8, 16, 32, 64, 128) for shape in few] + [(m, *odd) for m in (4, 16, 64)]
+    products += [(m, *shape) for m in (2, 3, 4, 8, 16, 32, 64, 128) for shape in few] + [(m, *odd) for m in (4, 16, 64)]
     products += [(m, *shape) for m in many for shape in ((2048, 2048), (4096, 8192 if gpu else 4096), odd)]
     return Plan(
         dtypes=(torch.float32, torch.bfloat16),

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from ..estimators.counts import matmul_flops
 from ..estimators.work import Pass
 from ..presets import spec as s
 from ..presets.dtypes import Dtype
@@ -40,8 +44,8 @@ def counted_flops(model: Model, work: Pass) -> Counter[str]:
     """FLOPs of a pass over a model on `meta`, by the ledger's path, as PyTorch's counter has them.
 
     Prefill and training count the square T x S of every attention (`full_attention`). A decode step counts what it
-    attends: with `full_attention` the cache keeps every token, else as many as are needed. The backward pass goes to no
-    path; it stands under "backward".
+    attends: with `full_attention` the cache keeps every token, else as many as are needed. Training counts the backward pass
+    too, under the path whose forward pass it undoes (`Backward`).
     """
     inputs = random_inputs(model, work)
     if work.decoding:
@@ -50,15 +54,14 @@ def counted_flops(model: Model, work: Pass) -> Counter[str]:
         cache = model.cache(work.batch, work.context, source=source, policy=policy)
         cache.length = work.context - work.new_tokens
         inputs["cache"] = cache
-    counter = FlopCounterMode(display=False)
-    with counter, torch.set_grad_enabled(work.phase == "train"):
+    counter = FlopCounterMode(display=False, custom_mapping={torch.ops.aten.convolution_backward: convolution_backward_flops})
+    training = work.phase == "train"
+    with counter, torch.set_grad_enabled(training), tagged(model, counter) if training else nullcontext(Backward(counter)) as backward:
         outputs = model(**inputs, last=work.last_logits)
-        forward = counter.get_total_flops()
-        if work.phase == "train":
-            loss(model.spec, outputs).backward()
-    found = by_path(model, counter) if work.phase != "train" else Counter({"forward": forward})
-    found["backward"] = counter.get_total_flops() - forward
-    return found
+        found = by_path(model, counter)
+        if training:
+            backward.run(loss(model.spec, outputs))
+    return found + backward.found
 
 
 def loss(spec: s.ModelSpec, outputs: dict[str, Tensor]) -> Tensor:
@@ -77,6 +80,71 @@ def by_path(model: Model, counter: FlopCounterMode) -> Counter[str]:
             found[ledger_path(model, name)] += sum(counts.get(root + name, {}).values())
     found["other"] = counter.get_total_flops() - found.total()
     return found
+
+
+def convolution_backward_flops(grad: Any, _x: Any, weight: Any, *rest: Any, **_: Any) -> int:
+    """A product like the forward one for each gradient asked for. PyTorch's own formula forgets the groups in the weight's."""
+    wanted = rest[-1]
+    return matmul_flops(prod(grad), prod(weight[1:]), 1) * sum(wanted[:2])  # type: ignore[no-any-return]
+
+
+class Backward:
+    """FLOPs of a backward pass by path. PyTorch's counter gives them to whatever module ran last where an input needs no gradient
+    or several modules share one, so here every node of autograd's graph says itself whose it is.
+    """
+
+    def __init__(self, counter: FlopCounterMode) -> None:
+        self.counter, self.path, self.before, self.found = counter, "other", 0, Counter[str]()
+        self.marked: set[Any] = {None}
+
+    def turn(self, path: str) -> None:
+        """What was counted since the last turn belongs to the path before."""
+        now = self.counter.get_total_flops()
+        self.found[self.path] += now - self.before
+        self.before, self.path = now, path
+
+    def run(self, total: Tensor) -> None:
+        """The backward pass from a number."""
+        self.before = self.counter.get_total_flops()
+        total.backward()
+        self.turn("other")
+
+    def tag(self, path: str, args: Any, output: Any) -> None:
+        """Mark the nodes between what a leaf was given and what it gave; those before are another's, or nobody's."""
+        given = {tensor.grad_fn for tensor in tensors_in(args)}
+        front: list[Any] = [tensor.grad_fn for tensor in tensors_in(output)]
+        while front:
+            node = front.pop()
+            if node in given or node in self.marked:
+                continue
+            self.marked.add(node)
+            node.register_prehook(lambda _, path=path: self.turn(path))
+            node.register_hook(lambda *_: self.turn("other"))
+            front += [earlier for earlier, _ in node.next_functions]
+
+
+@contextmanager
+def tagged(model: Model, counter: FlopCounterMode) -> Iterator[Backward]:
+    """The leaves of a model mark the nodes that they make."""
+    backward, hooks = Backward(counter), []
+    for name, module in model.named_modules():
+        if isinstance(module, Leaf):
+            path = ledger_path(model, name)
+            hooks.append(module.register_forward_hook(lambda _, args, output, path=path: backward.tag(path, args, output)))
+    try:
+        yield backward
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """The tensors of arguments or of a result."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        for member in value:
+            yield from tensors_in(member)
 
 
 def counted_cache_bytes(model: Model, work: Pass) -> dict[str, int]:

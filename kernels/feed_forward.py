@@ -31,14 +31,13 @@ class FeedForward(Named):
 
     def forward(self, x: Tensor) -> Tensor:
         """Up, activation, down."""
-        h = self.up_proj(x)
         if self.gate_proj is not None:
-            h = gated_product(self.spec.activation, self.gate_proj(x), h)
-        elif self.function is not None:
-            h = self.function(h)
+            gate = self.gate_proj(x)
+            h = gated_product(self.spec.activation, gate, self.up_proj(x))
         else:
-            assert self.act is not None
-            h = self.act(h)
+            function = self.act if self.function is None else self.function
+            assert function is not None
+            h = function(self.up_proj(x))
         if self.inner_norm is not None:
             h = self.inner_norm(h)
         y: Tensor = self.down_proj(h)
@@ -185,18 +184,19 @@ class Experts(Named):
 
     def one(self, x: Tensor, which: Tensor | int) -> Tensor:
         """x [r, D] through the experts `which` -> [r, D]."""
-        h = self.up_proj(x, which)
         if self.gate_proj is not None:
-            h = gated_product(self.spec.expert.activation, self.gate_proj(x, which), h)
+            gate = self.gate_proj(x, which)
+            h = gated_product(self.spec.expert.activation, gate, self.up_proj(x, which))
         else:
-            h = activation_named(self.spec.expert.activation)(h)
+            h = activation_named(self.spec.expert.activation)(self.up_proj(x, which))
         y: Tensor = self.down_proj(h, which)
         return y
 
     def gathered(self, x: Tensor, chosen: Tensor, gates: Tensor) -> Tensor:
         """Each (token, expert) pair a row with a matrix of its own: copies weights, but its shapes do not depend on the choice."""
         (m, D), k = x.shape, chosen.shape[1]
-        y = self.one(x.repeat_interleave(k, dim=0), chosen.reshape(-1))
+        # without numbers there is no choice: one expert for all has the products, and keeps what all of them together do
+        y = self.one(x.repeat_interleave(k, dim=0), 0 if x.is_meta else chosen.reshape(-1))
         return (y.view(m, k, D) * gates.unsqueeze(-1)).sum(dim=1)
 
     def looped(self, x: Tensor, chosen: Tensor, gates: Tensor) -> Tensor:

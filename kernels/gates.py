@@ -192,8 +192,13 @@ def prepared(gate: Gate, *, seed: int = 0) -> Ready:
 
 
 def stepped(gate: Gate, setting: Setting, seed: int) -> tuple[Call, float, float]:
-    """The call that is gated, over copies that rotate so that none is still in the cache; bytes and FLOPs of a call."""
+    """The call that is gated, over copies that rotate so that none is still in the cache; bytes and FLOPs of a call.
+
+    Raises UsageError for more layers than there are.
+    """
     spec, dtype = decoder(gate.model), torch_dtype(gate.dtype)
+    if gate.layers > depth(spec):
+        raise UsageError(f"{gate.model} has {depth(spec)} layers, a gate of {gate.layers} was asked for; --layers takes 1 to {depth(spec)}")
     if gate.what == "attention":
         problem = problem_of(spec, batch=gate.batch, context=gate.context)
         calls = prepare(problem, ("grouped",), dtype, setting).calls

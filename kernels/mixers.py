@@ -6,14 +6,14 @@ Letters: B sequences, T new tokens, S attended, D width, N query heads, K key an
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..presets import spec as s
-from .attention import IMPLEMENTATIONS
+from .attention import KERNELS
 from .cache import Cross, KeyValue
 from .masks import Rules
 from .modules import Draw, Leaf, Linear, Make, Named, Norm, UnsupportedError
@@ -29,8 +29,10 @@ class Run:
         start: position of the first new token. tokens: T.
         sources: outputs of other stacks, [B,S,D]; empty in decode steps, where cross-attention reads its cache.
         absent: stacks that are named and not there: what attends them rests.
+        stack: the name of its own. padding: bool [B,S] by stack, True where a token is real; stacks without padding have none.
         tables: parameters of the stack that all its layers use (T5's relative biases).
-        kernel: how attention runs, a key of `attention.IMPLEMENTATIONS`; None: what suits device and shape.
+        kernel: how attention runs, a key of `attention.KERNELS`; None: what suits device and shape.
+        recompute: every layer is run again in the backward pass, in place of keeping what it needs there.
         made: what was computed once for all layers (angles, biases).
         reusable: keys and values of the last layer of each mask that has its own.
     """
@@ -41,8 +43,11 @@ class Run:
     dtype: torch.dtype
     sources: dict[str, Tensor] = field(default_factory=dict)
     absent: tuple[str, ...] = ()
+    stack: str = ""
+    padding: dict[str, Tensor] = field(default_factory=dict)
     tables: dict[str, Tensor] = field(default_factory=dict)
     kernel: str | None = None
+    recompute: bool = False
     made: dict[Any, Any] = field(default_factory=dict)
     reusable: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
@@ -51,6 +56,10 @@ class Run:
         if key not in self.made:
             self.made[key] = make()
         return self.made[key]
+
+    def apart(self) -> Run:
+        """The same pass for one layer that is run twice: it shares nothing with the others, so that both runs do the same."""
+        return replace(self, made={}, reusable={})
 
     def lengthen(self, tokens: int) -> None:
         """There are so many tokens now: a stem makes fewer, a class token one more."""
@@ -127,12 +136,22 @@ class Scores(Leaf):
         super().__init__()
         self.mask, self.softcap, self.scale = mask, softcap, scale
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, run: Run, *, bias: Tensor | None = None, sinks: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        run: Run,
+        *,
+        bias: Tensor | None = None,
+        sinks: Tensor | None = None,
+        padding: Tensor | None = None,
+    ) -> Tensor:
         """By the kernel that suits: the whole square on `meta`, the grouped one for a single token, else PyTorch's."""
         T, S = q.shape[2], k.shape[2]
-        rules = Rules(**rules_of(self.mask, T, S), softcap=self.softcap, scale=self.scale, bias=bias, sinks=sinks)
+        rules = Rules(**rules_of(self.mask, T, S), softcap=self.softcap, scale=self.scale, bias=bias, sinks=sinks, padding=padding)
         name = run.kernel or ("eager" if q.is_meta else "grouped" if T == 1 else "sdpa")
-        return IMPLEMENTATIONS[name](q, k, v, rules)
+        return KERNELS[name](q, k, v, rules)
 
 
 def heads_of(x: Tensor, heads: int) -> Tensor:
@@ -179,7 +198,8 @@ class Attention(Named):
         q, gate = self.queries(x, run)
         k, v = self.memory(x, run, entry)
         bias = run.bias(self.spec.position, self.spec.heads, k.shape[2])
-        out = self.scores(q, k, v, run, bias=bias, sinks=self.sinks)
+        padding = run.padding.get(self.spec.source or run.stack)
+        out = self.scores(q, k, v, run, bias=bias, sinks=self.sinks, padding=padding)
         # [B,N,T,Hv] -> [B,T,N,Hv]
         out = out.transpose(1, 2)
         if gate is not None:

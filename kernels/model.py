@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -69,23 +71,30 @@ class Model(nn.Module):
         tokens: Tensor | None = None,
         *,
         source: Tensor | None = None,
+        source_padding: Tensor | None = None,
         images: Tensor | None = None,
         cache: Cache | None = None,
         last: bool = False,
         kernel: str | None = None,
+        recompute: bool = False,
     ) -> dict[str, Tensor]:
         """One pass: the outputs of the heads, and the last hidden states of the stacks that ran, by name.
 
         Args:
             tokens: ids [B,T] of the stack that reads the context.
             source: ids [B,S] or frames [B,channels,S'] of an encoder. Decode steps leave it out: the cache has what it gave.
+            source_padding: bool [B,S], True where an id of `source` is real; decode steps have to be given it too.
             images: pixels [B*images,channels,height,width] of a vision tower. In a language model their tokens stand in
                 place of the first ones of the context.
             cache: where keys, values and states are kept; `tokens` follow the ones in it.
             last: the heads run at the last position only.
-            kernel: how attention runs (a key of `attention.IMPLEMENTATIONS`); None: what suits.
+            kernel: how attention runs (a key of `attention.KERNELS`); None: what suits.
+            recompute: training keeps the inputs of the layers alone and runs each again (`torch.utils.checkpoint`).
         """
         raw = {"context": tokens, "source": source, "image": images}
+        how: dict[str, Any] = {"kernel": kernel, "recompute": recompute, "padding": {}}
+        if source_padding is not None:
+            how["padding"] = {stack.name: source_padding for stack in self.spec.stacks if stack.tokens == "source"}
         outputs: dict[str, Tensor] = {}
         new = tokens.shape[1] if tokens is not None else 0
         if cache is not None:
@@ -94,7 +103,7 @@ class Model(nn.Module):
             assert isinstance(stack, Stack)
             given = raw.get(stack.spec.tokens)
             if given is not None:
-                outputs[stack.spec.name] = self.run_stack(stack, given, outputs, cache, kernel)
+                outputs[stack.spec.name] = self.run_stack(stack, given, outputs, cache, how)
         for head, module in zip(self.spec.heads, self.heads, strict=True):
             if head.stack in outputs:
                 outputs[head.name] = finished(head, module(outputs[head.stack], last=last))
@@ -102,26 +111,34 @@ class Model(nn.Module):
             cache.length += new
         return outputs
 
-    def run_stack(self, stack: Stack, raw: Tensor, outputs: dict[str, Tensor], cache: Cache | None, kernel: str | None) -> Tensor:
-        """One stack, after those whose outputs it reads."""
+    def run_stack(self, stack: Stack, raw: Tensor, outputs: dict[str, Tensor], cache: Cache | None, how: dict[str, Any]) -> Tensor:
+        """One stack, after those whose outputs it reads; `how`: further fields of `Run`."""
         decodes = cache is not None and stack.spec.role == "decoder"
         start = cache.length if cache is not None and decodes else 0
         entries = cache.entries[stack.spec.name] if cache is not None and decodes else None
-        run = Run(start=start, tokens=raw.shape[1], device=self.make.device, dtype=self.make.dtype, kernel=kernel)
-        run.sources, run.absent = dict(outputs), self.spec.absent
+        run = Run(start=start, tokens=raw.shape[1], device=self.make.device, dtype=self.make.dtype, **how)
+        run.sources, run.absent, run.stack = dict(outputs), self.spec.absent, stack.spec.name
         x: Tensor = stack(raw, run, entries, self.prefix(stack.spec, outputs, raw.shape[0]))
         return x
 
     def prefix(self, stack: s.Stack, outputs: dict[str, Tensor], batch: int) -> Tensor | None:
         """What connectors bring to a stack: states [B*n,P,D] of n images a sequence -> [B,n*P,D]."""
         joints = zip(self.spec.connectors, self.connectors, strict=True)
-        states = [module(outputs[joint.source]) for joint, module in joints if joint.target == stack.name and joint.source in outputs]
+        states = [module(carried(joint, outputs)) for joint, module in joints if joint.target == stack.name and joint.source in outputs]
         return torch.cat([x.reshape(batch, -1, x.shape[-1]) for x in states], dim=1) if states else None
 
     def cache(self, batch: int, capacity: int, *, source: int = 0, policy: Policy = "minimal", dtype: torch.dtype | None = None) -> Cache:
         """An empty cache of `capacity` tokens for `batch` sequences; `source`: tokens that cross-attention reads."""
         room = Room(batch=batch, capacity=capacity, source=source, policy=policy, device=self.make.device, dtype=dtype or self.make.dtype)
         return empty_cache(self.spec, room)
+
+
+def carried(joint: s.Connector, outputs: dict[str, Tensor]) -> Tensor:
+    """What a connector carries: its stacks' states [n,P,D] side by side, channel by channel, at the positions that go on."""
+    states = [outputs[name] for name in (*joint.beside, joint.source)]
+    if joint.tokens is not None:
+        states = [x[:, x.shape[1] - joint.tokens :] for x in states]
+    return torch.cat(states, dim=-1) if len(states) > 1 else states[0]
 
 
 def finished(head: s.Head, logits: Tensor) -> Tensor:

@@ -115,6 +115,8 @@ class Norm(Leaf):
 def normalise(x: Tensor, spec: s.Norm | s.HeadNorm, width: int, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     """x / rms(x) or (x - mean(x)) / std(x), times a weight, plus a bias."""
     if spec.type.startswith("rms"):
+        if x.is_meta:  # keeps its input, as the fused kernel of accelerators does; composed, as on a CPU, it keeps fp32 copies
+            return F.layer_norm(x, (width,), weight, None, spec.eps)
         return F.rms_norm(x, (width,), weight, spec.eps)
     return F.layer_norm(x, (width,), weight, bias, spec.eps)
 

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..estimators.ledger import layer_names
+from ..estimators.policy import tokens_brought
 from ..estimators.shapes import shapes
 from ..estimators.tensors import Term, sizes
 from ..estimators.work import Pass, image_count
@@ -124,15 +125,9 @@ def refuse_long_images(spec: s.ModelSpec, work: Pass) -> None:
     """The tokens of images stand in place of tokens of the context: there must be so many."""
     for joint in spec.connectors:
         tower = spec.stack(joint.source)
-        needed = positions_brought(spec, tower, joint, work)
+        needed = tokens_brought(spec, joint, image_count(spec, work))
         if tower.tokens == "image" and not work.decoding and needed > work.context:
             raise UsageError(f"{image_count(spec, work)} images are {needed} tokens of the context, got --ctx {work.context}; give more")
-
-
-def positions_brought(spec: s.ModelSpec, tower: s.Stack, joint: s.Connector, work: Pass) -> int:
-    """Tokens that a connector brings: those of the images, merged where it merges."""
-    merge = max((leaf.merge // leaf.expand for leaf in joint.parts if isinstance(leaf, s.Linear | s.Conv)), default=1)
-    return (tower.default_tokens or 1) * image_count(spec, work) // max(merge, 1)
 
 
 def run(model: Model, work: Pass, watch: Watch) -> None:

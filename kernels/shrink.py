@@ -46,6 +46,9 @@ class Shrinker:
             square = next((small_heads(a)[0] * HEAD for a in attentions if a.heads * a.head_dim == stack.d_model), None)
             made.widths.setdefault(stack.d_model, square or 36 + 24 * place)
             made.remember_tokens(stack, spec)
+        for joint in (joint for joint in spec.connectors if joint.beside):
+            sizes = [spec.stack(name).d_model for name in (*joint.beside, joint.source)]
+            made.widths[sum(sizes)] = sum(made.widths[size] for size in sizes)
         return made
 
     def remember_tokens(self, stack: s.Stack, spec: s.ModelSpec) -> None:
@@ -74,7 +77,10 @@ class Shrinker:
             spec,
             stacks=tuple(self.stack(stack) for stack in spec.stacks),
             heads=tuple(self.head(head, spec.stack(head.stack).d_model) for head in spec.heads),
-            connectors=tuple(replace(joint, parts=self.parts(joint.parts)) for joint in spec.connectors),
+            connectors=tuple(
+                replace(joint, parts=self.parts(joint.parts), tokens=joint.tokens and self.tokens[joint.tokens])
+                for joint in spec.connectors
+            ),
             extra=self.parts(spec.extra),
         )
 

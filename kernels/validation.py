@@ -4,61 +4,37 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from msgspec.structs import replace
 
+from ..estimators.flops import row_flops
 from ..estimators.kvcache import kvcache
 from ..estimators.ledger import ledger
 from ..estimators.rows import Row
-from ..estimators.work import Pass, Phase
+from ..estimators.work import Pass, Phase, image_count
 from ..presets.spec import ModelSpec
 from .benchmarks.passes import bench_decode, bench_prefill
 from .benchmarks.record import Record
 from .benchmarks.setting import Setting
 from .counting import counted_buffers, counted_cache_bytes, counted_flops, counted_parameters, meta_model
+from .findings import Finding, compared, equal
 from .model import Model
 from .timing import TOLERANCE
+from .training_validation import validate_training
+
+__all__ = ["Finding", "validate_counts", "validate_times"]
 
 CONTEXT = 5000  # longer than the usual windows, and no round number
 BATCH = 2
 
 
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One row: what was predicted, what PyTorch or the clock says, and how far the prediction is off (predicted / observed - 1).
-
-    `ok` is None where there is nothing to hold a time to. `counts`: whether it is a count, which must be equal.
-    """
-
-    name: str
-    quantity: str
-    predicted: float | None
-    observed: float
-    ok: bool | None
-    counts: bool = True
-
-    @property
-    def error(self) -> float | None:
-        """predicted / observed - 1; None where nothing was predicted, 0 where both are 0."""
-        if self.predicted is None:
-            return None
-        if self.observed == 0:
-            return 0.0 if self.predicted == 0 else None
-        return self.predicted / self.observed - 1
-
-    def figures(self) -> dict[str, object]:
-        """The keys of the contract."""
-        names = ("name", "quantity", "predicted", "observed", "error", "ok")
-        return {name: getattr(self, name) for name in names}
-
-
 def validate_counts(
     spec: ModelSpec, *, phases: Sequence[Phase] = ("prefill", "decode"), batch: int = BATCH, context: int | None = None
 ) -> Iterator[Finding]:
-    """Parameters, buffers, FLOPs of each phase and bytes of the cache, of the whole model on `meta`: seconds, whatever its size.
+    """Parameters, buffers, FLOPs of each phase, bytes of the cache and of training, of the whole model on `meta`: seconds, whatever
+    its size.
 
     Where a total differs, the rows of the ledger that do follow it. Raises UnsupportedError for a part without a module.
     """
@@ -72,13 +48,27 @@ def validate_counts(
         if phase == "decode" and not spec.decodes:
             continue
         one = replace(work, phase=phase)
-        counted = counted_flops(model, one)
         if phase == "train":
-            yield equal("train", "flops", total_flops(ledger(spec, one), training=True), counted.total())
-        else:
-            yield from compared(f"{phase}, {batch} x {context} tokens", "flops", of_rows(ledger(spec, one), "flops", "repeat"), counted)
+            one = with_images(spec, one)
+        yield from compared(f"{phase}, {batch} x {context} tokens", "flops", flops_of_rows(spec, one), counted_flops(model, one))
+        if phase == "train":
+            yield from validate_training(spec, model, one)
     if spec.decodes:
         yield from cache_findings(spec, model, replace(work, phase="decode", full_attention=False))
+
+
+def with_images(spec: ModelSpec, work: Pass) -> Pass:
+    """At least one image a sequence where there is a tower: weights that do not run have no gradient."""
+    towers = any(stack.tokens == "image" for stack in spec.stacks)
+    return replace(work, images=max(1, image_count(spec, work))) if towers else work
+
+
+def flops_of_rows(spec: ModelSpec, work: Pass) -> Counter[str]:
+    """FLOPs of the rows by path, those of the backward pass among them in training."""
+    found: Counter[str] = Counter()
+    for row in ledger(spec, work):
+        found[row.path] += row_flops(row, work) * row.repeat
+    return found
 
 
 def cache_findings(spec: ModelSpec, model: Model, work: Pass) -> Iterator[Finding]:
@@ -96,25 +86,6 @@ def of_rows(rows: Sequence[Row], field: str, per: str) -> Counter[str]:
     for row in rows:
         found[row.path] += getattr(row, field) * getattr(row, per)
     return found
-
-
-def total_flops(rows: Sequence[Row], *, training: bool) -> int:
-    """FLOPs of all rows, the backward pass included where it is trained."""
-    return int(sum(row.flops * row.repeat * (1 + row.backward if training else 1) for row in rows))
-
-
-def equal(name: str, quantity: str, predicted: int, observed: int) -> Finding:
-    """A count that must be equal."""
-    return Finding(name=name, quantity=quantity, predicted=predicted, observed=observed, ok=predicted == observed)
-
-
-def compared(name: str, quantity: str, predicted: Counter[str], observed: Counter[str]) -> Iterator[Finding]:
-    """The totals and, where they or their parts differ, the paths that do; nothing where there is nothing."""
-    if predicted.total() or observed.total():
-        yield equal(name, quantity, predicted.total(), observed.total())
-    for path in dict.fromkeys((*predicted, *observed)):
-        if predicted[path] != observed[path]:
-            yield equal(f"{name}: {path}", quantity, predicted[path], observed[path])
 
 
 def validate_times(

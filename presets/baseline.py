@@ -24,7 +24,7 @@ MAX_BYTES = 32 * 2**20
 MOST = 1e300  # a number that floats can still be computed with
 
 Size = Annotated[int, msgspec.Meta(ge=1, le=2**60)]
-Efficiency = Annotated[float, msgspec.Meta(gt=0)]
+Efficiency = Annotated[float, msgspec.Meta(gt=0, le=MOST)]
 Figure = int | float  # counts are ints and stay exact; seconds are floats
 
 # --- exact entries --------------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """
 
     gate: Gate
-    efficiencies: tuple[Efficiency, ...]
+    efficiencies: Annotated[tuple[Efficiency, ...], msgspec.Meta(min_length=1)]
 
 
 class Measurements(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -195,6 +195,8 @@ class _Header(msgspec.Struct, frozen=True):
 def load_baseline(path: Path) -> Baseline:
     """The baseline in a file. Raises UnreadableError, in one line, for what is none, is broken or is from a newer tfm."""
     raw = _read(path)
+    if not raw.strip():
+        raise UnreadableError(f"{path}: is empty; `tfm check --update {path} --model ...` writes a baseline")
     try:
         schema = msgspec.json.decode(raw, type=_Header).schema
         if schema != SCHEMA:
@@ -252,7 +254,7 @@ def may_replace(path: Path) -> None:
 
 
 def save_baseline(found: Baseline, path: Path) -> None:
-    """Write the file, whole or not at all; through a link, with the mode that it had. Raises OSError, UnreadableError."""
+    """Write the file, whole or not at all; through a link, with the mode that it had. Raises UnreadableError."""
     import tempfile
 
     path = Path(os.path.realpath(path))
@@ -260,7 +262,11 @@ def save_baseline(found: Baseline, path: Path) -> None:
         raw = "".join(baseline_lines(found)).encode()
     except UnicodeEncodeError as error:  # the name of a model is a path that is no text
         raise UnreadableError(f"{path}: {_brief(error)}; a model's name has to be text to stand in a baseline") from error
-    handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}-", suffix=".tmp")
+    _require_unique(path, [entry.id for entry in found.exact])
+    try:
+        handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}-", suffix=".tmp")
+    except OSError as error:  # its own text names the scratch file, which nobody asked for
+        raise UnreadableError(f"{path}: cannot be written ({error.strerror or error})") from error
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(raw)

@@ -37,6 +37,10 @@ NOT_RUN: dict[str, str] = dict.fromkeys(
         "tfm bench decode llama-3-8b --ctx 1k,4k,16k --weight-dtype int8", "tfm bench prefill",
         "tfm bench prefill gpt-2 --ctx 128,256,512 --dtype fp32 --layers all", "tfm bench prefill vit-b-16 --batch 4",
         "tfm calibrate", "tfm calibrate --threads 4 --json",
+        "tfm bench train", "tfm bench train gpt-2 --batch 1,4 --ctx 128 --dtype fp32",
+        "tfm bench train bert-base --optimizer sgd --layers all",
+        "tfm train-demo", "tfm train-demo --model decoder-only --task copy --save copy.safetensors",
+        "tfm train-demo --resume copy.safetensors --steps 1200 --json",
     ),
     "measures for up to two minutes in gigabytes of memory; tests/cli/test_bench.py runs the same at tiny sizes",
 )  # fmt: skip

@@ -54,6 +54,9 @@ def test_counts_that_hold(test: str, pytester: pytest.Pytester) -> None:
         ),
         pytest.param("tfm_check.flops('gpt-2', phase='decode').at_least(10**12)", "expected at least 1,000,000,000,000", id="FLOPs"),
         pytest.param("tfm_check.params('lama-7b')", "unknown model 'lama-7b'. Did you mean llama-7b", id="unknown model"),
+        pytest.param("tfm_check.kvcache('gpt-2', context=-5)", "context: got -5", id="negative context"),
+        pytest.param("tfm_check.decode('gpt-2', ctx=-8)", "no gate: Expected `int` >= 1", id="negative context of a gate"),
+        pytest.param("tfm_check.attention('gpt-2', batch=0)", "no gate: Expected `int` >= 1", id="no sequence"),
         pytest.param("tfm_check.baseline('none.json')", "none.json: no such file", id="no baseline"),
     ],
 )  # fmt: skip

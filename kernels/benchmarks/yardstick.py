@@ -23,7 +23,7 @@ from ..probes import (
     random_tensor,
     streaming,
 )
-from ..timing import Call, Sample, Stopping, interleave, last_level_cache_bytes, watch_for
+from ..timing import Call, Sample, Stopping, interleave, last_level_cache_bytes, paired_ratio, watch_for
 from .setting import Setting
 
 PROBING = Stopping(min_samples=7, min_seconds=0.5, max_seconds=10.0, target_spread=0.05)
@@ -51,9 +51,16 @@ class Yardstick:
     arithmetic: Beat
     pace: Yard
 
-    def seen(self, samples: Mapping[str, Sample]) -> Yardstick:
-        """The yardstick after its probes ran once more: it keeps the best, and the pace of the last time."""
+    def seen(self, samples: Mapping[str, Sample], beside: Sample | None = None) -> Yardstick:
+        """The yardstick after its probes ran once more: it keeps the best, and the pace of the last time.
+
+        `beside`: what was measured in turn with them. The pace is then that which it saw, by the ratios of one round each: where
+        the machine changes from round to round, medians of the two by themselves are of different rounds.
+        """
         rates = {name: amount / samples[name].median_s for name, (_, amount) in self.probes().items() if name in samples}
+        if beside is not None:
+            for name in {STREAM, MULTIPLY} & set(rates):
+                rates[name] *= paired_ratio(beside, samples[name]) / (beside.median_s / samples[name].median_s)
         return replace(
             self,
             bytes_per_s=max(self.bytes_per_s, rates.get(PROBE, 0.0)),
@@ -176,4 +183,5 @@ def beside(
     """
     probes = {name: call for name, (call, _) in yard.probes().items() if arithmetic or name != PRODUCT}
     samples = interleave({**calls, **probes}, watch=watch_for(setting.device), stopping=setting.stopping, warmup=warmup)
-    return {name: sample for name, sample in samples.items() if name not in probes}, yard.seen(samples)
+    found = {name: sample for name, sample in samples.items() if name not in probes}
+    return found, yard.seen(samples, next(iter(found.values()), None))

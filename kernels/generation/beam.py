@@ -17,7 +17,9 @@ from torch import Tensor
 from ...presets.errors import UsageError
 from ..model import Model
 from .loop import Generated
-from .reader import Reader, Step
+from .reader import Reader, Step, require_room, require_tokens
+
+MOST_PENALTY = 20  # beyond it the length alone decides, and powers of it soon are no floats any more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +56,10 @@ def beam_search(
     """
     if beams < 1 or new < 1 or not prompt:
         raise UsageError(f"beam search needs a prompt, at least 1 beam and 1 new token; got {len(prompt)}, {beams} and {new}")
+    if not abs(length_penalty) <= MOST_PENALTY:
+        raise UsageError(f"length penalty {length_penalty}; allowed: {-MOST_PENALTY} to {MOST_PENALTY}, usual ones are 0 to 1")
+    require_tokens(model, prompt)
+    require_room(model, len(prompt) + new)
     reader = Reader(model, 1, len(prompt) + new, cached=cached, source=source, images=images)
     live, ended = [Hypothesis(tokens=(), log_prob=0.0)], list[Hypothesis]()
     piece = torch.tensor([list(prompt)], device=model.make.device)

@@ -17,7 +17,7 @@ from torch import Tensor
 from ...presets.errors import UsageError
 from ..cache import Cache
 from ..model import Model
-from .reader import Reader, Step
+from .reader import Reader, Step, require_room, require_tokens
 from .sampling import GREEDY, Dice, Sampler, drawn, log_probability, probabilities
 
 Prompt = Sequence[int]
@@ -62,8 +62,9 @@ def generate(
         cached: False reads everything again for every token: the same tokens, at another price.
         told: is given every step when it is done.
 
-    Raises UsageError for prompts that are empty or do not fit.
+    Raises UsageError for prompts that are empty, no ids of the model, or do not fit.
     """
+    check(model, prompts, new)
     run = Batch(model, prompts, new, sampler, eos, seed, Reader(
         model, len(prompts), max(map(len, prompts), default=0) + new, cached=cached, cache=prefix, source=source,
         source_padding=source_padding, images=images,
@@ -76,16 +77,23 @@ def generate(
     return Generated(tokens=tuple(map(tuple, run.chosen)), log_probs=tuple(run.log_probs), steps=tuple(steps))
 
 
+def check(model: Model, prompts: Sequence[Prompt], new: int) -> None:
+    """Prompts that can be read and a number that can be generated. Raises UsageError."""
+    if not prompts or not all(prompts):
+        raise UsageError("a prompt has at least one token (a decoder is begun with its first one); got an empty one")
+    if not hasattr(new, "__index__") or new < 1:  # from Python it may be any number
+        raise UsageError(f"generate at least 1 token, got {new}")
+    for prompt in prompts:
+        require_tokens(model, prompt)
+        require_room(model, len(prompt) + new)
+
+
 class Batch:
     """Sequences on their way: `place` tokens of each are known and, but for the last of them, read."""
 
     def __init__(
         self, model: Model, prompts: Sequence[Prompt], new: int, sampler: Sampler, eos: int | None, seed: int, reader: Reader
     ) -> None:
-        if not prompts or not all(prompts):
-            raise UsageError("a prompt has at least one token (a decoder is begun with its first one); got an empty one")
-        if new < 1:
-            raise UsageError(f"generate at least 1 token, got {new}")
         self.model, self.sampler, self.eos, self.new, self.reader = model, sampler, eos, new, reader
         self.prompts = [list(prompt) for prompt in prompts]
         self.place = min(map(len, prompts))

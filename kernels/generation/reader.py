@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ...presets.errors import UsageError
+from ...presets.spec import Embedding
 from ..cache import Cache
 from ..model import Model
 
@@ -21,6 +23,38 @@ def logits_head(model: Model) -> str:
     if decoder is None or not heads:
         raise UsageError(f"{model.spec.name} has {'no output head' if decoder else 'no decoder'}, so it generates no tokens")
     return "lm_head" if "lm_head" in heads else heads[0]
+
+
+def require_source(model: Model, source: Tensor | None) -> None:
+    """An encoder-decoder reads something, a decoder alone does not (attention over no key at all ends the process). Raises UsageError."""
+    reads = any(stack.tokens == "source" for stack in model.spec.stacks)
+    if reads and (source is None or not source.numel()):
+        raise UsageError(f"{model.spec.name} has an encoder: give its source, ids [B,S] of at least one token, or frames")
+    if not reads and source is not None:
+        raise UsageError(f"{model.spec.name} has no encoder that reads a source; leave it out")
+
+
+def position_rows(model: Model) -> int | None:
+    """Positions that the decoder's learned table has; None where positions are computed."""
+    tables = [leaf for stack in model.spec.stacks if stack.role == "decoder" for leaf in stack.embeddings if isinstance(leaf, Embedding)]
+    return min((leaf.rows - leaf.offset for leaf in tables if leaf.role == "position"), default=None)
+
+
+def require_room(model: Model, tokens: int) -> None:
+    """A learned table of positions has an end. `tokens`: prompt and new ones, of which the last is not read. Raises UsageError."""
+    rows = position_rows(model)
+    if rows is not None and tokens - 1 > rows:
+        raise UsageError(f"prompt and new tokens are {tokens}, and {model.spec.name} has learned {rows} positions; ask for fewer")
+
+
+def require_tokens(model: Model, prompt: Sequence[int]) -> None:
+    """Token ids that the decoder's table has. Raises UsageError."""
+    leaves = [leaf for stack in model.spec.stacks if stack.role == "decoder" for leaf in stack.embeddings if isinstance(leaf, Embedding)]
+    rows = next((leaf.rows for leaf in leaves if leaf.role == "token"), None)
+    wrong = next((token for token in prompt if not hasattr(token, "__index__") or token < 0 or (rows is not None and token >= rows)), None)
+    if wrong is not None:
+        most = "" if rows is None else f" to {rows - 1}"
+        raise UsageError(f"{wrong!r} is no token of {model.spec.name}: a prompt is a list of ids, whole numbers from 0{most}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +88,7 @@ class Reader:
     ) -> None:
         self.model, self.head = model, logits_head(model)
         self.given: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        require_source(model, given.get("source"))
         self.cache = cache
         if cache is None and cached:
             self.cache = model.cache(batch, capacity, source=self.sourced())

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...presets.errors import UsageError
 from ..model import Model
-from .reader import Reader
+from .reader import Reader, require_room, require_tokens
 from .sampling import GREEDY, Dice, Sampler, drawn, probabilities
 
 
@@ -62,6 +62,9 @@ def speculate(
     """
     if not prompt or new < 1 or draft_tokens < 1:
         raise UsageError(f"give a prompt and at least 1 new and 1 draft token; got {len(prompt)}, {new} and {draft_tokens}")
+    for model in (target, draft):
+        require_tokens(model, prompt)
+        require_room(model, len(prompt) + new)
     room = len(prompt) + new + draft_tokens + 1
     large, small = (Reader(model, 1, room, cached=cached, source=source) for model in (target, draft))
     known, dice = list(prompt), Dice(seed, 1)

@@ -58,6 +58,7 @@ def test_version_and_help(capsys: Capture) -> None:
         pytest.param("params ./nowhere.json", 1, "nowhere.json", id="no such file"),
         pytest.param("params .", 1, "config.json", id="a folder without a config"),
         pytest.param("params --solve 7B llama-7b", 2, "--solve", id="backwards takes no model"),
+        pytest.param("params --solve 7B --gqa 8", 2, "--gqa belongs to a model", id="backwards has no groups"),
         pytest.param("params --solve 3", 2, "no plausible shape", id="nothing so small"),
         pytest.param("show nowhere", 2, "unknown model or device", id="unknown name"),
         pytest.param("params mine --presets ./nowhere", 1, "no such folder", id="no such folder of presets"),

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -462,8 +463,73 @@ def test_reports_are_written_where_they_belong(path: Path, tmp_path: Path, monke
         assert run(["check", str(path), "--summary", str(tmp_path / "mine.md")]) == 3
     assert (tmp_path / "mine.md").read_text(encoding="utf-8").count("###") == 1
     capsys.readouterr()
-    assert run(["check", str(path), "--junit", str(tmp_path / "none" / "x.xml")]) == 1
+    assert run(["check", str(path), "--junit", str(tmp_path / "none" / "x.xml")]) == 3  # a finding is sure whatever else
     assert "cannot be written" in capsys.readouterr().err
+    assert run(["check", str(OWN), "--junit", str(tmp_path / "none" / "x.xml")]) == 1
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_a_reader_that_has_gone_changes_no_exit_code(path: Path) -> None:
+    """`tfm check FILE | head -1` under `pipefail` is a gate too."""
+    edit(path, '"value": 13476831232', '"value": 1')
+    command = f"{sys.executable} -P -m tfm check {path} --json | true; echo ${{PIPESTATUS[0]}}"
+    found = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert (found.stdout, found.stderr) == ("3\n", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        pytest.param(["--junit", ""], "--junit: got nothing", id="report without a name"),
+        pytest.param(["--junit", "f.json"], "the file of BASELINE too", id="report over the baseline"),
+        pytest.param(["--junit", "x", "--summary", "./x"], "--summary ./x is the file of --junit too", id="two reports in one file"),
+        pytest.param(["--only", "measured"], "holds no measured gates", id="a half that is not there"),
+        pytest.param(["--only", "exact", "--threshold", "7%"], "--only exact measures nothing", id="threshold of exact gates"),
+        pytest.param(["--only", "exact", "--threads", "2"], "--only exact measures nothing", id="threads of exact gates"),
+        pytest.param(["--threads", "0"], "greater than or equal to 1", id="no threads"),
+        pytest.param(["--threads", "999999999"], "less than or equal to", id="more threads than there can be"),
+        pytest.param(["--update", "--threshold", "7%"], "--update compares nothing", id="threshold of an update"),
+        pytest.param(["--update", "--only", "measured", "--model", "gpt-2"], "writes no exact gates", id="model of no half"),
+        pytest.param(["--update", "--only", "exact", "--measure", "decode"], "measures nothing", id="measure what is left out"),
+        pytest.param(["--update", "--ctx", "64"], "--ctx says what exact gates are written", id="context without a model"),
+        pytest.param(["--update", "--dtype", "fp32"], "--dtype says", id="format without a model"),
+        pytest.param(["--update", "--model", "gpt-2", "--layers", "2"], "--measure decode", id="layers of exact gates"),
+        pytest.param(["--update", "--model", "gpt-2", "--threads", "2"], "nothing is measured here", id="threads of an exact update"),
+        pytest.param(["--update", "--model", "gpt-2", "--phase", ""], "--phase: no value", id="empty phase"),
+        pytest.param(["--update", "--model", "gpt-2", "--batch", ""], "--batch: no value", id="empty batch"),
+        pytest.param(["--update", "--model", "gpt-2", "--dtype", ""], "no value", id="empty dtype"),
+    ],
+)
+def test_an_option_that_would_change_nothing_is_refused(
+    words: list[str], said: str, path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    path.rename(path.with_name("f.json"))
+    monkeypatch.chdir(path.parent)
+    before = Path("f.json").read_bytes()
+    assert run(["check", "f.json", *words]) == 2
+    err = capsys.readouterr().err
+    assert said in err and err.count("\n") == 1
+    assert Path("f.json").read_bytes() == before
+
+
+def test_options_of_the_clock_say_that_they_change_nothing(path: Path, capsys: Capture) -> None:
+    assert run(["check", str(path), "--threshold", "7%", "--threads", "2"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "--threshold changes nothing" in out and "--threads changes nothing" in out
+
+
+def test_where_nothing_can_be_written(tmp_path: Path, capsys: Capture) -> None:
+    assert run(["check", "--update", str(tmp_path / "none" / "f.json"), "--model", "gpt-2"]) == 1
+    assert capsys.readouterr().err == f"error: {tmp_path / 'none' / 'f.json'}: cannot be written (No such file or directory)\n"
+    assert run(["check", "--update", "", "--model", "gpt-2"]) == 2
+    assert "which baseline?" in capsys.readouterr().err
+
+
+def test_a_baseline_of_nothing_passes_nobody(path: Path, capsys: Capture) -> None:
+    found = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**found, "exact": []}), encoding="utf-8")
+    assert run(["check", str(path)]) == 2
+    assert "nothing to check" in capsys.readouterr().err
 
 
 def test_every_verdict_has_its_words() -> None:

@@ -92,6 +92,8 @@ def test_longer_than_it_was_trained_on(saved: Path, capsys: Capture) -> None:
         (["--prompt", "reverse xyz"], 2, f"letters of {LETTERS}"),
         (["--prompt", "reverse"], 2, f"letters of {LETTERS}"),
         (["--temperature", "1"], 2, "belongs to --strategy sample"),
+        (["--from", "none.safetensors", "--steps", "7"], 2, "--steps trains a model where --from gives none"),
+        (["--threads", "999999999"], 2, "less than or equal to 1024"),
         (["--strategy", "sample", "--beams", "2"], 2, "belongs to --strategy beam"),
         (["--strategy", "sample", "--top-p", "0"], 2, "top-p"),
         (["--strategy", "guess"], 2, "guess"),

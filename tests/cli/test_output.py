@@ -264,7 +264,7 @@ def test_a_stream_without_the_signs_of_formulas(monkeypatch: pytest.MonkeyPatch)
     assert stream.read() == "2 * D^2 x L <= 5 ?\n"
 
 
-def test_a_closed_pipe_is_left_to_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_has_gone_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
     class Closed(io.StringIO):
         def write(self, text: str) -> int:
             if text:  # Rich writes nothing, but it writes
@@ -273,5 +273,4 @@ def test_a_closed_pipe_is_left_to_the_caller(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(sys, "stdout", Closed())
     for form in ("as_json", "as_csv", "as_markdown", "human"):
-        with pytest.raises(BrokenPipeError):
-            emit(replace(SWEPT, tables=(TABLE,)), **({form: True} if form != "human" else {}))
+        emit(replace(SWEPT, tables=(TABLE,)), **({form: True} if form != "human" else {}))

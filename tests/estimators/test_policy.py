@@ -31,6 +31,12 @@ def test_tokens_of_images(images: int, expected: int) -> None:
     assert usual_context(load_model("gemma-3-27b"), images) is None
 
 
+@pytest.mark.parametrize("chunk", [0, -1])
+def test_a_look_without_an_action(chunk: int) -> None:
+    with pytest.raises(UsageError, match="at least 1 action"):
+        ask(chunk)
+
+
 @pytest.mark.parametrize("chunk", [1, 8])
 def test_a_look_is_prefill_and_steps(chunk: int) -> None:
     found = ask(chunk)

@@ -8,13 +8,23 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from msgspec.structs import replace
+from torch.utils.flop_counter import FlopCounterMode
 
-from tfm.estimators.flops import flops
+from tfm.estimators.flops import flops, row_flops
 from tfm.estimators.kvcache import kvcache
 from tfm.estimators.ledger import ledger
 from tfm.estimators.params import params
+from tfm.estimators.policy import usual_context
 from tfm.estimators.work import Pass, Phase
-from tfm.kernels.counting import counted_buffers, counted_cache_bytes, counted_flops, counted_parameters, meta_model
+from tfm.kernels.counting import (
+    convolution_backward_flops,
+    counted_buffers,
+    counted_cache_bytes,
+    counted_flops,
+    counted_parameters,
+    meta_model,
+)
 from tfm.kernels.cut import cut, kinds_of
 from tfm.kernels.model import Model
 from tfm.presets.dtypes import DTYPES
@@ -54,7 +64,8 @@ def whole_or_cut(name: str) -> ModelSpec:
 
 def work_for(spec: ModelSpec, phase: Phase, **more: Any) -> Pass:
     """A pass longer than the windows of 128, within what the model has positions for; batch and lengths all different."""
-    return Pass(phase=phase, batch=3, context=min(150, spec.main.max_positions or 150), source=source_of(spec), **more)
+    context = usual_context(spec, spec.images) or 150  # an image's tokens are some of them
+    return Pass(phase=phase, batch=3, context=min(context, spec.main.max_positions or 150), source=source_of(spec), **more)
 
 
 def source_of(spec: ModelSpec) -> int | None:
@@ -97,11 +108,33 @@ def test_flops_of_a_decode_step_row_by_row(name: str, square: bool) -> None:
     assert +counted_flops(meta_model(spec), work) == predicted(spec, work)
 
 
-@pytest.mark.parametrize("name", [*DEEP, "bert-base", "mixtral-8x7b", "gpt-oss-20b", "gemma-2-9b", "deepseek-v3", "whisper-large-v3"])
-def test_flops_of_training(name: str) -> None:
+def trained(spec: ModelSpec, work: Pass) -> Counter[str]:
+    """FLOPs by path, the backward pass among them."""
+    found: Counter[str] = Counter()
+    for row in ledger(spec, work):
+        found[row.path] += row_flops(row, work) * row.repeat
+    return +found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_flops_of_training_row_by_row(name: str) -> None:
+    """Forward and backward, of every preset; a tower has an image to train with."""
     spec = whole_or_cut(name)
-    work = work_for(spec, "train", full_attention=True)
-    assert counted_flops(meta_model(spec), work).total() == flops(spec, work).total_flops
+    towers = any(stack.tokens == "image" for stack in spec.stacks)
+    work = replace(work_for(spec, "train", full_attention=True), images=1 if towers else None)
+    work = replace(work, context=min(700, spec.main.max_positions or 700)) if towers else work
+    found = counted_flops(meta_model(spec), work)
+    assert +found == trained(spec, work)
+    assert found.total() == flops(spec, work).total_flops
+
+
+def test_the_first_product_over_raw_data_has_no_gradient_of_its_input() -> None:
+    """Patches and frames are given; what follows them, and what follows a table of ids, is not."""
+    rows = {row.path: row.backward for row in ledger(load_model("whisper-large-v3"), Pass(phase="train", context=9)) if row.flops}
+    assert [path for path, backward in rows.items() if backward == 1] == ["encoder/embedding/conv1"]
+    (patch,) = [row for row in ledger(load_model("vit-b-16"), Pass(phase="train")) if row.backward == 1 and row.flops]
+    assert patch.path.startswith("vision/embedding/")
+    assert {row.backward for row in ledger(load_model("gpt-2"), Pass(phase="train")) if row.flops} == {2}
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
@@ -159,6 +192,26 @@ MIXERS: dict[str, Mixer] = {
     "head-gate": Attention(heads=3, kv_heads=3, head_dim=6, mask=Causal(), gate="head"),
     "inner-norm": FeedForward(d_ff=33, activation="xielu", act_params=2, inner_norm=Norm(type="layer", name="inner")),
 }
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_training_of_other_mixers(name: str) -> None:
+    spec = one_mixer(MIXERS[name])
+    work = Pass(phase="train", batch=2, context=11, full_attention=True)
+    assert +counted_flops(meta_model(spec), work) == trained(spec, work)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 6])
+def test_a_grouped_convolution_backwards(groups: int) -> None:
+    """Each gradient is a product like the forward one, whatever the groups."""
+    layer = torch.nn.Conv1d(6, 12, 3, groups=groups, bias=False, device="meta")
+    mapping = {torch.ops.aten.convolution_backward: convolution_backward_flops}
+    with FlopCounterMode(display=False, custom_mapping=mapping) as counter:
+        out = layer(torch.empty(2, 6, 9, device="meta", requires_grad=True))
+        forward = counter.get_total_flops()
+        out.sum().backward()
+    assert forward == 2 * 2 * 7 * 12 * (6 // groups) * 3
+    assert counter.get_total_flops() == 3 * forward
 
 
 @pytest.mark.parametrize("phase", ["prefill", "decode"])

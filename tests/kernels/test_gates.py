@@ -113,6 +113,11 @@ def test_a_real_measurement(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None
     assert msgspec.json.decode(msgspec.json.encode(found), type=Measurements) == found
 
 
+def test_more_layers_than_there_are() -> None:
+    with pytest.raises(UsageError, match="gpt-2 has 12 layers"):
+        prepared(msgspec.structs.replace(TOY, layers=13))
+
+
 def test_a_batch_is_held_against_the_matrix_product() -> None:
     """One token a sequence reads each weight once: with many sequences the arithmetic is the wall."""
     few, many = TOY, msgspec.structs.replace(TOY, batch=256, context=2)

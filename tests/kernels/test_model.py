@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tfm.estimators.params import params
+from tfm.estimators.policy import image_tokens
 from tfm.estimators.work import Pass
 from tfm.kernels.cut import cut
 from tfm.kernels.inputs import random_inputs
@@ -56,7 +57,8 @@ def shrunk(name: str) -> tuple[Model, dict[str, Any]]:
     model = build_model(spec, dtype=torch.float64)
     source = None if any(stack.default_tokens for stack in spec.stacks) else 7
     torch.manual_seed(0)
-    return model, random_inputs(model, Pass(batch=2, context=13, source=source, images=3 if spec.connectors else None))
+    images = max((n for n in (1, 2, 3) if image_tokens(spec, n) <= 8), default=1) if spec.connectors else None
+    return model, random_inputs(model, Pass(batch=2, context=13, source=source, images=images))
 
 
 def output(model: Model, inputs: dict[str, Any], **more: Any) -> Tensor:

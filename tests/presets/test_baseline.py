@@ -107,7 +107,10 @@ def whole(**fields: Any) -> str:
 
 
 REFUSED = [
-    pytest.param("", "truncated", id="empty"),
+    pytest.param("", "is empty", id="empty"),
+    pytest.param(" \n", "is empty", id="blank"),
+    pytest.param("".join(baseline_lines(made())).replace("[0.9, 0.8]", "[]"), "efficiencies", id="measured without a number"),
+    pytest.param("".join(baseline_lines(made())).replace("[0.9, 0.8]", "[1e308, 1e308]"), "efficiencies", id="beyond any efficiency"),
     pytest.param("[]", "object", id="a list"),
     pytest.param("{}", "no baseline", id="no schema"),
     pytest.param("\xff\xfe", "no baseline", id="no JSON"),

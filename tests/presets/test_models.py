@@ -61,6 +61,7 @@ PARAMETERS = {
     "gpt-oss-120b": (116_829_156_672, 5_711_982_912),
     "vit-b-16": (86_567_656, 86_567_656),
     "whisper-large-v3": (1_543_490_560, 1_543_490_560),
+    "openvla-7b": (7_541_237_184, 7_525_998_832),  # SigLIP's pooling head is held and never runs
 }
 NAMES = sorted(PARAMETERS)
 # Not published by anyone: no `total_params` in the file.
@@ -195,6 +196,34 @@ def test_gemma_3_sees_4096_patches_as_256_tokens() -> None:
     rows = {row.path: row for row in rows_of(spec, context=64, images=2, batch=3)}
     assert rows["vision/attention/q_proj"].dims["m"] == 6 * 4096
     assert rows["projector/weight"].dims["m"] == 6 * 256
+
+
+def test_openvla_sees_with_two_towers_side_by_side() -> None:
+    """Two towers over one image: 261 positions with the class token and registers, 256 without; 256 tokens of the decoder."""
+    spec = load_model("openvla-7b")
+    rows = {row.path: row for row in rows_of(spec, context=280, batch=3)}
+    sizes = {path: tuple(rows[path].dims[name] for name in ("m", "k", "n")) for path in rows if "m" in rows[path].dims}
+    assert sizes["dinov2/embedding/patches"] == (*sizes["siglip/embedding/patches"][:2], 1024) == (3 * 256, 3 * 14**2, 1024)
+    assert sizes["dinov2/attention/q_proj"] == (3 * 261, 1024, 1024)
+    assert sizes["siglip/attention/q_proj"] == (3 * 256, 1152, 1152)
+    assert sizes["projector/fc1"] == (3 * 256, 1024 + 1152, 4 * 2176)
+    assert sizes["projector/fc3"] == (3 * 256, 4096, 4096)
+    # the pooling head of vit_so400m_patch14_siglip_224: latent, attention, norm, MLP
+    pool = 1152 + 4 * (1152**2 + 1152) + 2 * 1152 + 2 * 1152 * 4304 + 4304 + 1152
+    held = [row for row in rows.values() if row.path.startswith("model/siglip_pool")]
+    assert sum(row.params for row in held) == pool == 7_541_237_184 - 7_525_998_832
+    assert not any(row.repeat or row.active or row.fetches for row in held)
+    decoding = [row.path for row in rows_of(spec, phase="decode", context=280) if row.repeat]
+    assert not any(path.startswith(("dinov2", "siglip", "projector", "model")) for path in decoding)
+
+
+def test_a_connector_of_two_towers_needs_both_before_it() -> None:
+    spec = load_model("openvla-7b")
+    with pytest.raises(TfmError, match="after dinov2"):
+        msgspec.structs.replace(spec, stacks=(spec.stacks[1], spec.stacks[0], spec.stacks[2]))
+    (joint,) = spec.connectors
+    with pytest.raises(TfmError, match="clip"):
+        msgspec.structs.replace(spec, connectors=(msgspec.structs.replace(joint, beside=("clip",)),))
 
 
 def test_whisper_halves_its_frames() -> None:

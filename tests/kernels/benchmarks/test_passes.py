@@ -155,6 +155,15 @@ def test_the_yardstick_keeps_its_best() -> None:
     assert (paced.bytes_per_s, paced.flops_per_s) == (10.0, 5.0)  # and the best stays
 
 
+def test_the_pace_is_that_of_the_same_round() -> None:
+    """Every step took ten beats, however fast the machine was: at the pace that the step saw, a beat takes a tenth of it."""
+    beats, steps = ((Sample(times=tuple(times), calls=1, stop="spread")) for times in ([1.0, 2.0, 9.0, 3.0], [10.0, 20.0, 90.0, 30.0]))
+    yard = a_yardstick([]).seen({STREAM: beats}, steps)
+    assert yard.pace.stream_bytes_per_s == pytest.approx(20.0 / (steps.median_s / 10))
+    late = Sample(times=(10.0, 20.0, 20.0, 20.0), calls=1, stop="spread")  # half of the rounds seen at another pace
+    assert a_yardstick([]).seen({STREAM: beats}, late).pace.stream_bytes_per_s != pytest.approx(20.0 / beats.median_s)
+
+
 @pytest.mark.parametrize("arithmetic", [False, True])
 def test_what_runs_beside_a_measurement(arithmetic: bool) -> None:
     ran: list[str] = []

@@ -103,3 +103,9 @@ def test_an_encoder_decoder_translates() -> None:
 def test_what_cannot_be_searched_is_refused(prompt: list[int], new: int, beams: int, model_of: ModelOf) -> None:
     with pytest.raises(UsageError):
         beam_search(model_of("gpt-2"), prompt, new=new, beams=beams)
+
+
+@pytest.mark.parametrize("penalty", [float("nan"), float("inf"), 1e300, -21.0])
+def test_a_length_penalty_that_no_float_holds(penalty: float, model_of: ModelOf) -> None:
+    with pytest.raises(UsageError, match="length penalty"):
+        beam_search(model_of("gpt-2"), [1], new=2, length_penalty=penalty)

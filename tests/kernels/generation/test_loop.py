@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
 
+from tfm.kernels.generation.beam import beam_search
 from tfm.kernels.generation.loop import generate
 from tfm.kernels.generation.prefix import shared_prefix
-from tfm.kernels.generation.reader import Step
+from tfm.kernels.generation.reader import Step, position_rows
 from tfm.kernels.generation.sampling import Sampler
+from tfm.kernels.generation.speculative import speculate
 from tfm.kernels.inputs import one_input
 from tfm.kernels.model import Model, build_model
 from tfm.kernels.shrink import shrink
@@ -118,12 +121,47 @@ def test_a_shared_prefix_changes_no_token(kind: str, model_of: ModelOf) -> None:
 
 @pytest.mark.parametrize(
     ("prompts", "new", "words"),
-    [([], 3, "at least one token"), ([[]], 3, "at least one token"), ([[1]], 0, "at least 1 token")],
-    ids=["no-prompt", "empty", "nothing-new"],
+    [
+        pytest.param([], 3, "at least one token", id="no-prompt"),
+        pytest.param([[]], 3, "at least one token", id="empty"),
+        pytest.param([[1]], 0, "at least 1 token", id="nothing-new"),
+        pytest.param([[1]], 1.5, "at least 1 token", id="half-a-token"),
+        pytest.param([[-1]], 3, "-1 is no token", id="negative-id"),
+        pytest.param([[1], [3, 10**6]], 3, "1000000 is no token.*from 0 to 12", id="id-beyond-the-table"),
+        pytest.param([[1.5]], 3, "1.5 is no token", id="fraction"),
+        pytest.param(["ab"], 3, "'a' is no token", id="text"),
+    ],
 )
-def test_what_cannot_be_generated_is_refused(prompts: list[list[int]], new: int, words: str, model_of: ModelOf) -> None:
+def test_what_cannot_be_generated_is_refused(prompts: Any, new: Any, words: str, model_of: ModelOf) -> None:
     with pytest.raises(UsageError, match=words):
         generate(model_of("llama-3-8b"), prompts, new=new)
+
+
+def test_an_encoder_decoder_needs_its_source(model_of: ModelOf) -> None:
+    """Attention over no key at all would end the process."""
+    model = build_model(shrink(load_model("t5-small")))
+    for source in (None, torch.zeros(1, 0, dtype=torch.long)):
+        with pytest.raises(UsageError, match="give its source"):
+            generate(model, [[1]], new=2, source=source)
+        with pytest.raises(UsageError, match="give its source"):
+            beam_search(model, [1], new=2, source=source)
+    with pytest.raises(UsageError, match="no encoder that reads a source"):
+        generate(model_of("llama-3-8b"), [[1]], new=2, source=torch.ones(1, 3, dtype=torch.long))
+
+
+def test_learned_positions_have_an_end() -> None:
+    model = build_model(shrink(load_model("gpt-2")))
+    rows = position_rows(model)
+    assert rows is not None
+    prompt = [1] * (rows - 1)
+    assert len(generate(model, [prompt], new=2).tokens[0]) == 2  # the last token is not read
+    with pytest.raises(UsageError, match=f"learned {rows} positions"):
+        generate(model, [prompt], new=3)
+    with pytest.raises(UsageError, match=f"learned {rows} positions"):
+        beam_search(model, prompt, new=3)
+    with pytest.raises(UsageError, match=f"learned {rows} positions"):
+        speculate(model, model, prompt, new=3)
+    assert len(speculate(model, model, prompt, new=2).tokens) == 2
 
 
 def test_an_encoder_generates_nothing() -> None:
