@@ -207,12 +207,12 @@ def train_demo(model: str, *, task: str = "both", steps: int | None = None, seed
 
     Raises TfmError.
     """
-    from .kernels.training.demo import DEFAULT_STEPS, prepared, trained
+    from .kernels.training.demo import prepared, trained
 
     trainer, *others = prepared(model, task, seed, None)
     if others:
         raise UnknownNameError("model", model, ("encoder-decoder", "decoder-only"), "One at a time here.")
-    return trained(trainer, DEFAULT_STEPS if steps is None else steps, path=save)
+    return trained(trainer, steps, path=save)
 
 
 def shapes(name: str | ModelSpec, given: Pass | None = None, **fields: object) -> tuple[Term, ...]:

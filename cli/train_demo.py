@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import options as o
-from .bench import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,6 +22,9 @@ Steps = Annotated[
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Weights and strings follow from it; 0 if not given.")]
 Save = Annotated[str | None, typer.Option("--save", help="Write the trained model, with all that --resume needs, to this file.")]
 Resume = Annotated[str | None, typer.Option("--resume", help="Go on from a file that --save wrote, as if it had never stopped.")]
+OwnThreads = Annotated[
+    int, typer.Option("--threads", min=1, help="Threads of PyTorch's operators; tensors this small gain little from more.")
+]
 Strings = Annotated[int, typer.Option("--unseen", min=1, max=100_000, help="Unseen strings to be answered at the end.")]
 
 
@@ -34,7 +36,7 @@ def train_demo(
     save: Save = None,
     resume: Resume = None,
     unseen: Strings = 500,
-    threads: Threads = None,
+    threads: OwnThreads = 1,
     as_json: o.Json = False,
     as_csv: o.Csv = False,
     as_markdown: o.Markdown = False,
@@ -57,10 +59,10 @@ def train_demo(
     one_format(as_json=as_json, as_csv=as_csv, as_markdown=as_markdown)
     need_torch()
     from ..kernels.benchmarks.setting import use_threads
-    from ..kernels.training.demo import DEFAULT_STEPS, prepared, trained
+    from ..kernels.training.demo import prepared, trained, usual_steps
 
     use_threads(threads)
-    total = DEFAULT_STEPS if steps is None else parse_int(steps, name="--steps")
+    wanted = None if steps is None else parse_int(steps, name="--steps")
     trainers = prepared(None if resume and model == "both" else model, task, seed, resume)
     if save and len(trainers) > 1:
         raise UsageError("--save writes one model; give --model encoder-decoder or --model decoder-only with it")
@@ -68,6 +70,7 @@ def train_demo(
     with interruptible() as interrupted, Bars() as bars:
         for trainer in trainers:
             if not interrupted():
+                total = usual_steps(trainer) if wanted is None else wanted
                 bars.begin(trainer.spec.name, total, trainer.step)
                 found.append(trained(trainer, total, unseen=unseen, stop=interrupted, tell=bars.advance, path=save))
     emit(answer(found, interrupted=interrupted()), as_json=as_json, as_csv=as_csv, as_markdown=as_markdown)
