@@ -21,7 +21,8 @@ from tfm.kernels.benchmarks.passes import bench_decode, bench_prefill
 from tfm.kernels.benchmarks.setting import Setting
 from tfm.kernels.benchmarks.whole import pass_of
 from tfm.kernels.calibration import calibrate
-from tfm.kernels.timing import Stopping
+from tfm.kernels.probes import dtype_name
+from tfm.kernels.timing import HarnessError, Stopping
 from tfm.presets.calibration import load_calibration, save_calibration
 from tfm.presets.loader import load_model
 
@@ -42,14 +43,19 @@ PREFILL = [
 SETTING = Setting(stopping=Stopping(min_samples=8, min_seconds=1.0, max_seconds=7.0, target_spread=0.03))
 
 
-def measured(phase: str, model: str, dtype: torch.dtype, batch: int, context: int) -> tuple[float, float]:
-    """Relative errors of the expected time: from the file alone, and at the pace of the run's own probes."""
+def measured(phase: str, model: str, dtype: torch.dtype, batch: int, context: int) -> tuple[float, float] | None:
+    """Relative errors of the expected time: from the file alone, and at the pace of the run's own probes; None where refused."""
     spec, stored = load_model(model), load_calibration()
     assert stored is not None
     guess = expected(spec, pass_of(phase, dtype, batch=batch, context=context), stored)
     bench = bench_decode if phase == "decode" else bench_prefill
-    (found,) = bench(spec, dtype=dtype, points=[(batch, context)], setting=SETTING)
-    gc.collect()
+    try:
+        (found,) = bench(spec, dtype=dtype, points=[(batch, context)], setting=SETTING)
+    except HarnessError as error:  # a probe was disturbed, and with it the bound
+        print(f"| {phase} | {model} | {dtype_name(dtype)} | {batch} | {context} | refused: {str(error)[:60]} | | | | | | |", flush=True)
+        return None
+    finally:
+        gc.collect()
     assert guess is not None
     assert found.expected is not None
     took, paced = found.sample.median_s, found.expected
@@ -72,7 +78,7 @@ def main(*, stored: bool) -> int:
     print("|:--|:--|:--|--:|--:|:--|--:|--:|--:|--:|--:|--:|")
     failed = False
     for phase, points, limit in (("decode", DECODE, 0.05), ("prefill", PREFILL, 0.10)):
-        pairs = [measured(phase, *point) for point in points]
+        pairs = [errors for errors in (measured(phase, *point) for point in points) if errors]
         print()
         for place, name in enumerate(("file alone", "at the run's pace")):
             errors = [abs(pair[place]) for pair in pairs]

@@ -49,10 +49,10 @@ from .probes import (
 )
 from .timing import Call, Stopping, interleave, paired_ratio, watch_for
 
-QUICK = Stopping(min_samples=3, min_seconds=0.06, max_seconds=0.14, target_spread=0.05)
-STREAMING = Stopping(min_samples=7, min_seconds=0.5, max_seconds=5.0, target_spread=0.05)
+QUICK = Stopping(min_samples=3, min_seconds=0.05, max_seconds=0.12, target_spread=0.05)
+STREAMING = Stopping(min_samples=7, min_seconds=0.5, max_seconds=4.0, target_spread=0.05)
 MOST_BEATS = 32
-WHOLE = Stopping(min_samples=5, min_seconds=0.5, max_seconds=1.6, target_spread=0.03)
+WHOLE = Stopping(min_samples=5, min_seconds=0.5, max_seconds=1.5, target_spread=0.03)
 
 
 Line = TypeVar("Line", Product, Attended)
