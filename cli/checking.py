@@ -167,9 +167,9 @@ def measured_lines(found: Measurements, *, threshold: float, threads: int | None
     """Every measured gate measured again, one after another, so that an interrupt (then True) leaves what there is."""
     try:
         need_gates()
-        from ..kernels.gates import current_machine, differences
+        from ..kernels.gates import current_machine
 
-        apart = differences(found.machine, current_machine(threads or found.machine.threads))
+        apart = found.machine.differences(current_machine(threads or found.machine.threads))
     except TfmError as error:
         return [not_measured(entry, "not run", str(error)) for entry in found.entries], False
     if apart:

@@ -20,6 +20,7 @@ from .inputs import cross_tokens, random_inputs
 from .model import Model, build_model
 from .modules import Leaf
 from .paths import ledger_path
+from .training.loss import loss_of
 
 TORCH_DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -60,14 +61,8 @@ def counted_flops(model: Model, work: Pass) -> Counter[str]:
         outputs = model(**inputs, last=work.last_logits)
         found = by_path(model, counter)
         if training:
-            backward.run(loss(model.spec, outputs))
+            backward.run(loss_of(model.spec, outputs))
     return found + backward.found
-
-
-def loss(spec: s.ModelSpec, outputs: dict[str, Tensor]) -> Tensor:
-    """A number that depends on all that ran: every head's output, or the main stack's where there is no head."""
-    found = [outputs[head.name].sum() for head in spec.heads if head.name in outputs] or [outputs[spec.main.name].sum()]
-    return torch.stack(found).sum()
 
 
 def by_path(model: Model, counter: FlopCounterMode) -> Counter[str]:

@@ -11,7 +11,7 @@ from importlib import metadata
 
 import torch
 
-from ..presets.calibration import Calibration, Machine, calibration_path, load_calibration
+from ..presets.calibration import Calibration, calibration_path, load_calibration
 from ..presets.device import LOCAL, device_names, load_device
 from ..presets.errors import TfmError
 from .attention import backend_that_ran
@@ -125,12 +125,6 @@ def preset_fact(title: str) -> Fact:
     return Fact(name="datasheet_preset", value=name, state="note" if name is None else "ok", advice=advice)
 
 
-def differences(stored: Machine, now: Machine) -> list[str]:
-    """In which fields a calibration was made on another machine than this is now, in words."""
-    pairs = {name: (getattr(stored, name), getattr(now, name)) for name in ("device", "backend", "threads", "torch", "driver")}
-    return [f"{name} was {old}, is {new}" for name, (old, new) in pairs.items() if old != new]
-
-
 def calibration_fact(device: torch.device) -> Fact:
     """Whether this machine was calibrated, and whether that still holds."""
     try:
@@ -139,7 +133,7 @@ def calibration_fact(device: torch.device) -> Fact:
         return Fact(name="calibration", value=str(calibration_path()), state="trouble", advice=str(error))
     if found is None:
         return Fact(name="calibration", value=None, state="note", advice="run `tfm calibrate` (two minutes) for expected times")
-    changed = differences(found.machine, machine(device))
+    changed = found.machine.differences(machine(device))
     if changed:
         return Fact(name="calibration", value=found.made, state="trouble", advice=f"stale: {'; '.join(changed)}. Run `tfm calibrate` again")
     return Fact(name="calibration", value=found.made, advice=str(calibration_path()))

@@ -245,12 +245,6 @@ def current_machine(threads: int | None = None) -> Machine:
         return machine(pick_device())
 
 
-def differences(then: Machine, now: Machine) -> list[str]:
-    """What differs between two machines, as in `torch 2.12.0 then, 2.13.0 now`; empty where measurements can be compared."""
-    pairs = ((name, getattr(then, name), getattr(now, name)) for name in then.__struct_fields__)
-    return [f"{name} {old or 'none'} then, {new or 'none'} now" for name, old, new in pairs if old != new]
-
-
 # --- the gate -------------------------------------------------------------------------------------------------------
 
 
@@ -262,7 +256,7 @@ def check_gates(
     `threads`: those of the baseline if not given. Raises IncomparableError where this is another machine, naming what differs.
     """
     threads = threads or baseline.machine.threads
-    if apart := differences(baseline.machine, current_machine(threads)):
+    if apart := baseline.machine.differences(current_machine(threads)):
         raise IncomparableError(f"the baseline was measured elsewhere, times cannot be compared: {'; '.join(apart)}")
     with threads_set(threads):
         return [checked(entry, threshold, plan, tell) for entry in baseline.entries]

@@ -59,22 +59,6 @@ class Bandwidth:
         return self.winner.sample.spread
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MatmulRate:
-    """[m,k] @ [k,n]: 2mkn FLOPs a call."""
-
-    m: int
-    k: int
-    n: int
-    dtype: str
-    sample: Sample
-
-    @property
-    def flops_per_s(self) -> float:
-        """FLOP/s by the median."""
-        return 2 * self.m * self.k * self.n / self.sample.median_s
-
-
 def dtype_name(dtype: torch.dtype) -> str:
     """The name that tfm gives to a torch dtype.
 
@@ -175,17 +159,6 @@ def measured_bandwidth(
             if f"{name} {d}" in samples
         )
     )
-
-
-def matmul_rate(
-    m: int, k: int, n: int, dtype: torch.dtype, device: torch.device | None = None, *, stopping: Stopping = QUICK
-) -> MatmulRate:
-    """How fast [m,k] @ [k,n] runs with operands already where the device keeps them between calls."""
-    device = device or pick_device()
-    require_memory((m * k + k * n + m * n) * dtype.itemsize, device, what=f"a {m} x {k} x {n} matmul")
-    left, right = random_tensor((m, k), dtype, device), random_tensor((k, n), dtype, device)
-    sample = interleave({"": lambda: left @ right}, watch=watch_for(device), stopping=stopping, warmup=2)[""]
-    return MatmulRate(m=m, k=k, n=n, dtype=dtype_name(dtype), sample=sample)
 
 
 def op_launch_cost(device: torch.device | None = None, *, stopping: Stopping = QUICK) -> Sample:

@@ -8,8 +8,6 @@ called `state/...` are no weights (an optimizer's moments): they come back only 
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +18,7 @@ from torch import Tensor
 
 from ..presets.dump import model_to_yaml
 from ..presets.errors import TfmError, UnreadableError
+from ..presets.files import whole_file
 from ..presets.loader import model_from_yaml
 from ..presets.spec import ModelSpec
 from ..presets.weights.safetensors_file import decode, header_length, read_header
@@ -77,25 +76,14 @@ def weights_of(model: Model) -> dict[str, Tensor]:
 
 
 def write_whole(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write beside `path`, then put it in its place: a reader, or a crash, never sees half a file."""
-    handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=".tfm-", suffix=".safetensors")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            # widest elements first, so that every tensor begins at a multiple of its element's size
-            ordered = dict(sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0])))
-            text = header(ordered, metadata)
-            file.write(len(text).to_bytes(8, "little") + text)
-            for tensor in ordered.values():
-                file.write(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-            file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(scratch).chmod(0o666 & ~umask)  # as an ordinary new file; mkstemp's are its owner's alone
-        Path(scratch).replace(path)
-    except BaseException:
-        Path(scratch).unlink(missing_ok=True)
-        raise
+    """The file of safetensors, whole or not at all."""
+    with whole_file(path) as file:
+        # widest elements first, so that every tensor begins at a multiple of its element's size
+        ordered = dict(sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0])))
+        text = header(ordered, metadata)
+        file.write(len(text).to_bytes(8, "little") + text)
+        for tensor in ordered.values():
+            file.write(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
 
 
 def header(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:

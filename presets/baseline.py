@@ -17,6 +17,7 @@ import msgspec
 
 from .calibration import Machine
 from .errors import UnreadableError
+from .files import whole_file
 
 SCHEMA = "tfm-baseline/1"
 MAX_BYTES = 32 * 2**20
@@ -255,8 +256,6 @@ def may_replace(path: Path) -> None:
 
 def save_baseline(found: Baseline, path: Path) -> None:
     """Write the file, whole or not at all; through a link, with the mode that it had. Raises UnreadableError."""
-    import tempfile
-
     path = Path(os.path.realpath(path))
     try:
         raw = "".join(baseline_lines(found)).encode()
@@ -264,29 +263,10 @@ def save_baseline(found: Baseline, path: Path) -> None:
         raise UnreadableError(f"{path}: {_brief(error)}; a model's name has to be text to stand in a baseline") from error
     _require_unique(path, [entry.id for entry in found.exact])
     try:
-        handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}-", suffix=".tmp")
-    except OSError as error:  # its own text names the scratch file, which nobody asked for
-        raise UnreadableError(f"{path}: cannot be written ({error.strerror or error})") from error
-    try:
-        with os.fdopen(handle, "wb") as file:
+        with whole_file(path) as file:
             file.write(raw)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(scratch).chmod(_mode(path))
-        Path(scratch).replace(path)
-    except BaseException:
-        Path(scratch).unlink(missing_ok=True)
-        raise
-
-
-def _mode(path: Path) -> int:
-    """The permissions of the file that is replaced, else those of any new file."""
-    try:
-        return path.stat().st_mode & 0o777
-    except OSError:
-        mask = os.umask(0)
-        os.umask(mask)
-        return 0o666 & ~mask
+    except OSError as error:
+        raise UnreadableError(f"{path}: cannot be written ({error.strerror or error})") from error
 
 
 def baseline_lines(found: Baseline) -> Iterator[str]:

@@ -6,7 +6,6 @@ seconds of matrix products, of attention over a cache and of the operators aroun
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,6 +13,7 @@ import msgspec
 
 from .device import LOCAL, Device
 from .errors import UnreadableError, UsageError
+from .files import whole_file
 
 SCHEMA = "tfm-calibration/1"
 MAX_BYTES = 4 * 2**20
@@ -102,6 +102,11 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     torch: str
     driver: str | None
 
+    def differences(self, now: Machine) -> list[str]:
+        """In which fields another machine is not this one, in words: `threads was 1, is 2`."""
+        pairs = {name: (getattr(self, name), getattr(now, name)) for name in self.__struct_fields__}
+        return [f"{name} was {old or 'none'}, is {new or 'none'}" for name, (old, new) in pairs.items() if old != new]
+
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The measured device.
@@ -162,20 +167,10 @@ def load_calibration(path: Path | None = None) -> Calibration | None:
 
 def save_calibration(found: Calibration, path: Path | None = None) -> Path:
     """Write the file, whole or not at all, and give its path. Raises OSError."""
-    import tempfile
-
     path = calibration_path() if path is None else path
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=".local-", suffix=".json")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        Path(scratch).replace(path)
-    except BaseException:
-        Path(scratch).unlink(missing_ok=True)
-        raise
+    with whole_file(path) as file:
+        file.write(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
     return path
 
 

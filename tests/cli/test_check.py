@@ -309,7 +309,7 @@ def test_another_machine_cannot_be_compared(both: Path, clock: Clock, capsys: Ca
     result = answer(capsys, str(both), code=4)
     assert result["verdict"] == "not compared" and clock.measured == []
     assert [row["verdict"] for row in result["rows"] if row["kind"] == "exact"].count("ok") == len(result["rows"]) - 2
-    assert "device a processor then, another now" in result["rows"][-1]["why"] and "torch 2.13.0 then" in result["rows"][-1]["why"]
+    assert "device was a processor, is another" in result["rows"][-1]["why"] and "torch was 2.13.0" in result["rows"][-1]["why"]
     edit(both, '"value": 124439808', '"value": 1')
     assert run(["check", str(both)]) == 3  # a finding is sure, whatever cannot be compared
     assert run(["check", str(both), "--only", "measured"]) == 4
@@ -394,7 +394,7 @@ def line(verdict: str, *, name: str = "llama-7b kv_bytes", kind: str = "exact", 
 EVERYTHING = Checked(
     lines=(
         line("ok"), line("changed", name=HOSTILE), line("gone", why=HOSTILE), line("not run", kind="measured", why="no torch"),
-        line("not compared", kind="measured", why="torch 2 then, 3 now"),
+        line("not compared", kind="measured", why="torch was 2, is 3"),
     )
 )  # fmt: skip
 
@@ -423,7 +423,7 @@ def test_annotations_are_escaped_and_point_at_the_line() -> None:
     assert len(found) == 4 and not any("\n" in text or "\r" in text for text in found)
     assert found[0].startswith("::error file=a%2Cb%3Ac.json,line=7,title=tfm check%3A changed::<a href")
     assert "%25" in found[0] and "\x1b" not in found[0]
-    assert found[3].endswith(",title=tfm check%3A not compared::llama-7b kv_bytes: torch 2 then, 3 now")
+    assert found[3].endswith(",title=tfm check%3A not compared::llama-7b kv_bytes: torch was 2, is 3")
     assert found[3].startswith("::warning file=a%2Cb%3Ac.json,title=")
     many = list(github_lines(Checked(lines=(line("gone", why="x"),) * 30), None, {}, {"GITHUB_ACTIONS": "true"}))
     assert len(many) == 10 and "and 21 more" in many[-1]

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 import torch
 
-from tfm.kernels.doctor import calibration_fact, differences, examine, load_fact, preset_fact, preset_for
+from tfm.kernels.doctor import calibration_fact, examine, load_fact, preset_fact, preset_for
 from tfm.kernels.machine import machine, processor_name, total_memory_bytes
-from tfm.presets.calibration import SCHEMA, Calibration, Machine, calibration_path, save_calibration
+from tfm.presets.calibration import SCHEMA, Calibration, calibration_path, save_calibration
 from tfm.presets.device import load_device
 
 CPU = torch.device("cpu")
@@ -61,12 +61,6 @@ def test_calibration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "torch was 1.0" in fact.advice
     calibration_path().write_text("{")
     assert calibration_fact(CPU).state == "trouble"
-
-
-def test_differences() -> None:
-    one = Machine(device="a", backend="cpu", threads=2, torch="2", driver=None)
-    assert differences(one, one) == []
-    assert differences(one, msgspec.structs.replace(one, driver="12")) == ["driver was None, is 12"]
 
 
 def test_load(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,6 @@ from tfm.kernels.gates import (
     block,
     check_gates,
     default_gates,
-    differences,
     efficiencies,
     measure_gates,
     prepared,
@@ -181,14 +180,13 @@ def test_the_gate(runs: list[list[float]], verdict: str, blocks: int, monkeypatc
 )
 def test_another_machine_is_not_compared(field: dict[str, str]) -> None:
     then = baseline(**field)
-    with pytest.raises(IncomparableError, match=f"{next(iter(field))} {next(iter(field.values()))} then"):
+    with pytest.raises(IncomparableError, match=f"{next(iter(field))} was {next(iter(field.values()))}, is"):
         check_gates(then, threshold=0.05)
 
 
 def test_other_threads_are_not_compared() -> None:
-    with pytest.raises(IncomparableError, match="threads 1 then, 2 now"):
+    with pytest.raises(IncomparableError, match="threads was 1, is 2"):
         check_gates(baseline(), threshold=0.05, threads=2)
-    assert differences(baseline().machine, baseline().machine) == []
 
 
 def test_threads() -> None:

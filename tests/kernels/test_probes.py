@@ -17,7 +17,6 @@ from tfm.kernels.probes import (
     bandwidth_calls,
     dtype_name,
     free_memory_bytes,
-    matmul_rate,
     measured_bandwidth,
     op_launch_cost,
     pick_device,
@@ -66,12 +65,6 @@ def test_bandwidth_is_refused_before_anything_is_allocated(monkeypatch: pytest.M
     monkeypatch.setattr(probes, "random_tensor", lambda *_: pytest.fail("allocated"))
     with pytest.raises(UnreadableError, match=r"bandwidth probes needs 4\.00 GiB .* 3\.00 GiB .* free"):
         measured_bandwidth(torch.bfloat16, CPU)
-
-
-def test_matmul_rate_counts_two_flops_a_multiply_add() -> None:
-    rate = matmul_rate(24, 40, 56, torch.float32, CPU, stopping=BRIEF)
-    assert rate.flops_per_s == pytest.approx(2 * 24 * 40 * 56 / rate.sample.median_s)
-    assert rate.dtype == "fp32"
 
 
 def test_launch_cost_is_microseconds() -> None:

@@ -91,3 +91,9 @@ def test_a_failed_write_leaves_the_old_file(folder: Path, monkeypatch: pytest.Mo
         save_calibration(msgspec.structs.replace(made(), version="1"))
     assert path.read_bytes() == before
     assert [entry.name for entry in path.parent.iterdir()] == ["local.json"]
+
+
+def test_what_differs_between_two_machines() -> None:
+    one = Machine(device="a", backend="cpu", threads=2, torch="2", driver=None)
+    assert one.differences(one) == []
+    assert one.differences(msgspec.structs.replace(one, driver="12", threads=3)) == ["threads was 2, is 3", "driver was none, is 12"]
