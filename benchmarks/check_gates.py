@@ -1,11 +1,12 @@
 """How good the measured gate of `tfm check` is: how often it cries wolf on the same code, and how often it finds a real slowdown.
 
-    python benchmarks/check_gates.py --log runs.jsonl        400 runs of the same code, 140 with a slowdown: about 90 minutes
+    python benchmarks/check_gates.py --log runs.jsonl        400 runs of the same code, 180 with a slowdown: about 90 minutes
     python benchmarks/check_gates.py --log runs.jsonl --report
 
-A run is a gate of about ten seconds (one layer and the head of llama-7b in bf16, a decode step), compared with a baseline of the
-process before it; every ten runs a new process. A third of the runs has a busy neighbour, a process that streams memory or spins in turns.
-A slowdown is work put into the step: it multiplies so many more bytes. Order is random; the log can be gone on with.
+A run is a gate of about ten seconds (a decode step of one layer and the head of llama-7b in bf16, or `--gate attention`), compared
+with a baseline of the process before it; every ten runs a new process. A third of the runs has a busy neighbour, a process that
+streams memory or spins in turns. A slowdown is work put into the step: it multiplies so many more bytes. Order is random; the log can
+be gone on with.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,14 +29,18 @@ import torch
 from scipy.stats import binomtest
 
 from tfm.kernels import gates
+from tfm.kernels.benchmarks.setting import Setting
 from tfm.kernels.probes import ROW, random_tensor
 from tfm.kernels.timing import Call, rotated
 from tfm.presets.baseline import Gate, Measurements
 
-GATE = Gate(what="decode", model="llama-7b", layers=1, dtype="bf16", batch=1, context=512)
+GATES = {
+    "decode": Gate(what="decode", model="llama-7b", layers=1, dtype="bf16", batch=1, context=512),
+    "attention": Gate(what="attention", model="llama-7b", layers=1, dtype="bf16", batch=1, context=8192),
+}
 PLAN = gates.Plan(builds=2, blocks=5, pairs=3, seconds=0.3)
 THRESHOLD = 0.05
-CURVE = {0.0: 400, 0.10: 60, 0.03: 20, 0.05: 20, 0.07: 20, 0.15: 20}  # slowdown -> runs
+CURVE = {0.0: 400, 0.10: 100, 0.03: 20, 0.05: 20, 0.07: 20, 0.15: 20}  # slowdown -> runs
 EACH = 10
 Run = dict[str, Any]
 
@@ -49,18 +55,32 @@ def schedule(scale: float) -> list[Run]:
 # --- one process: some runs, and a baseline for the next process ------------------------------------------------------
 
 
-def slowed(share: float, efficiency: float) -> Callable[..., tuple[Call, float, float]]:
-    """`gates.stepped` with a step that takes `share` longer: it multiplies rows that nobody asked for."""
+def slowed(share: float) -> Callable[..., tuple[Call, float, float]]:
+    """`gates.stepped` with a step that takes `share` longer: it reads and multiplies rows that nobody asked for."""
     plain = gates.stepped
 
-    def stepped(gate: Gate, setting: Any, seed: int) -> tuple[Call, float, float]:
+    def stepped(gate: Gate, setting: Setting, seed: int) -> tuple[Call, float, float]:
         step, moved_bytes, flops = plain(gate, setting, seed)
-        rows = int(share * moved_bytes / efficiency / torch.bfloat16.itemsize / ROW)
-        pool, vector = (random_tensor(shape, torch.bfloat16, setting.device) for shape in ((8, rows, ROW), (ROW,)))
-        more = rotated(lambda matrix: torch.mv(matrix, vector), list(pool))
+        guess = round(share * moved_bytes / torch.bfloat16.itemsize / ROW)
+        rows = round(guess * share / cost(reading(guess, setting), step))
+        more = reading(rows, setting)
         return lambda: (step(), more()), moved_bytes, flops
 
     return stepped
+
+
+def reading(rows: int, setting: Setting) -> Call:
+    """A product over so many rows, of copies that rotate."""
+    pool, vector = (random_tensor(shape, torch.bfloat16, setting.device) for shape in ((8, rows, ROW), (ROW,)))
+    return rotated(lambda matrix: torch.mv(matrix, vector), list(pool))
+
+
+@torch.inference_mode()
+def cost(call: Call, step: Call) -> float:
+    """A call's time over that of the step it runs after, from seven of each in turn."""
+    watch = gates.thread_watch()
+    pairs = [(watch(step, 1), watch(call, 1)) for _ in range(7)]
+    return statistics.median(more / time for time, more in pairs)
 
 
 def child(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -68,8 +88,7 @@ def child(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
     plain = gates.stepped
     for run in asked["runs"]:
         baseline = msgspec.convert(asked["baseline"], Measurements)
-        usual = statistics.median(baseline.entries[0].efficiencies)
-        gates.stepped = slowed(run["slow"], usual) if run["slow"] else plain
+        gates.stepped = slowed(run["slow"]) if run["slow"] else plain
         neighbour = subprocess.Popen([sys.executable, __file__, "--neighbour"]) if run["busy"] else None
         start = time.perf_counter()
         try:
@@ -81,7 +100,7 @@ def child(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
         again = len(measured.efficiencies) > PLAN.builds * PLAN.blocks
         yield run | msgspec.to_builtins(judgement) | {"again": again, "seconds": time.perf_counter() - start, "load": os.getloadavg()[0]}
     gates.stepped = plain
-    yield {"baseline": msgspec.to_builtins(gates.measure_gates((GATE,), plan=PLAN))}
+    yield {"baseline": msgspec.to_builtins(gates.measure_gates((GATES[asked["gate"]],), plan=PLAN))}
 
 
 def neighbour() -> None:
@@ -99,12 +118,12 @@ def neighbour() -> None:
 # --- all processes ----------------------------------------------------------------------------------------------------
 
 
-def run_all(runs: Sequence[Run], log: Path) -> None:
+def run_all(gate: str, runs: Sequence[Run], log: Path) -> None:
     """Run what the log does not hold yet."""
-    done = len(logged(log))
+    left = missing(runs, logged(log))
     baseline = None
-    for start in range(done - EACH, len(runs), EACH):  # the first process only makes a baseline
-        asked = {"baseline": baseline, "runs": runs[max(start, done) : start + EACH]}
+    for start in range(-EACH, len(left), EACH):  # the first process only makes a baseline
+        asked = {"gate": gate, "baseline": baseline, "runs": left[max(start, 0) : max(start + EACH, 0)]}
         with subprocess.Popen([sys.executable, __file__, "--child"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdin is not None and process.stdout is not None
             process.stdin.write(json.dumps(asked))
@@ -117,6 +136,17 @@ def run_all(runs: Sequence[Run], log: Path) -> None:
                         file.write(json.dumps(line) + "\n")
         if process.returncode:
             raise SystemExit(f"a child ended with {process.returncode}")
+
+
+def missing(runs: Sequence[Run], done: Sequence[Run]) -> list[Run]:
+    """The runs without those that were made, each kind by its number."""
+    made = Counter((run["slow"], run["busy"]) for run in done)
+    left = []
+    for run in runs:
+        made[run["slow"], run["busy"]] -= 1
+        if made[run["slow"], run["busy"]] < 0:
+            left.append(run)
+    return left
 
 
 def logged(log: Path) -> list[dict[str, Any]]:
@@ -150,6 +180,7 @@ def report(found: Sequence[dict[str, Any]]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--log", type=Path, default=Path("check_gates.jsonl"))
+    parser.add_argument("--gate", choices=GATES, default="decode")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the runs")
     for name in ("report", "child", "neighbour"):
         parser.add_argument(f"--{name}", action="store_true")
@@ -161,7 +192,7 @@ def main() -> int:
             print(json.dumps(line), flush=True)
         return 0
     if not given.report:
-        run_all(schedule(given.scale), given.log)
+        run_all(given.gate, schedule(given.scale), given.log)
     print(report(logged(given.log)))
     return 0
 

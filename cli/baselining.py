@@ -100,12 +100,14 @@ def model_entries(wanted: Wanted, name: str, phases: tuple[Phase, ...]) -> Itera
         if phases == ("decode",) and not case.spec.decodes and wanted.model != ALL:
             raise UsageError(f"{name} has no decoder and so no decode phase; leave --phase out")
         kv_heads = case.inputs.get("gqa")
-        for sizes in product(*case.axes.values()):
+        reads = {stack.tokens for stack in case.spec.stacks}  # a setting that changes nothing of this model is not written
+        axes = {name: values for name, values in case.axes.items() if name != "source" or name in reads}
+        for sizes in product(*axes.values()):
             work = case.work
             point = Point(
                 gqa=kv_heads if isinstance(kv_heads, int) else None,
-                **dict(zip(case.axes, sizes, strict=True)),
-                images=wanted.images,
+                **dict(zip(axes, sizes, strict=True)),
+                images=wanted.images if "image" in reads else None,
                 weight_dtype=work.weight_dtype.name,
                 kv_dtype=work.kv_dtype.name,
                 activation_dtype=work.activation_dtype.name,

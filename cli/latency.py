@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .tables import Table
 
 DraftModel = Annotated[str | None, typer.Option("--draft", help="A small model that proposes tokens (speculative decoding).")]
-Acceptance = Annotated[float | None, typer.Option("--acceptance", help="Chance that a proposal is kept, 0 to 1; 0.8 if not given.")]
+Acceptance = Annotated[str | None, typer.Option("--acceptance", help="Chance that a proposal is kept, as in 80% or 0.8; 80% if not given.")]
 DraftTokens = Annotated[int | None, typer.Option("--draft-tokens", min=1, help="Proposals a round, at most 32; 4 if not given.")]
 Chunk = Annotated[int | None, typer.Option("--chunk", min=1, max=1024, help="Actions from one look, of a vision-language-action model.")]
 Parallel = Annotated[bool, typer.Option("--parallel", help="All tokens of the actions from one pass, in place of decode steps.")]

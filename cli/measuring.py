@@ -34,7 +34,7 @@ AXES = ("ctx", "batch", "m", "size_bytes", "k", "n")
 def need_torch() -> None:
     """Refuse in one line where torch is not installed; raises MissingExtraError."""
     if find_spec("torch") is None or find_spec("numpy") is None:
-        raise MissingExtraError("measuring needs torch and numpy: install them with `pip install 'tfm-toolkit[bench]'`")
+        raise MissingExtraError("running PyTorch kernels needs torch and numpy: install them with `pip install 'tfm-toolkit[bench]'`")
 
 
 class Progress:

@@ -139,13 +139,18 @@ def escaped(text: str, *, property_too: bool = False) -> str:
 
 
 def write_reports(checked: Checked, name: str, *, junit_file: str | None, summary_file: str | None) -> None:
-    """Write what was asked for; a job summary of GitHub's is appended to, as all steps share it. Raises UnreadableError."""
+    """Write what was asked for; a job summary of GitHub's is appended to, as all steps share it.
+
+    Raises UnreadableError, after the other report was written too.
+    """
     step = os.environ.get("GITHUB_STEP_SUMMARY")
-    if junit_file:
-        write_text(junit_file, junit(checked), mode="w")
-    if summary_file or step:
-        target = summary_file or str(step)
-        write_text(target, summary(checked, name), mode="a" if target == step else "w")
+    try:
+        if junit_file:
+            write_text(junit_file, junit(checked), mode="w")
+    finally:
+        if summary_file or step:
+            target = summary_file or str(step)
+            write_text(target, summary(checked, name), mode="a" if target == step else "w")
 
 
 def write_text(file: str, text: str, *, mode: str) -> None:

@@ -33,17 +33,18 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     assumed: bool
 
 
-def asked_draft(model: str | None, acceptance: float | None, tokens: int | None, presets: str | None, *, lenient: bool) -> Draft | None:
+def asked_draft(model: str | None, acceptance: str | None, tokens: int | None, presets: str | None, *, lenient: bool) -> Draft | None:
     """From the options; raises UsageError where some make no sense without the others."""
     if model is None:
         if acceptance is not None or tokens is not None:
             raise UsageError("--acceptance and --draft-tokens need the small model: --draft MODEL, as in --draft llama-7b")
         return None
     from ..presets.loader import given_folders, load_model
+    from .units import parse_ratio
 
     return Draft(
         spec=load_model(model, given_folders(presets), lenient=lenient),
-        acceptance=DEFAULT_ACCEPTANCE if acceptance is None else acceptance,
+        acceptance=DEFAULT_ACCEPTANCE if acceptance is None else parse_ratio(acceptance, allow_zero=True, name="--acceptance"),
         tokens=tokens or DEFAULT_DRAFT_TOKENS,
         assumed=acceptance is None,
     )

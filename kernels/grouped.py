@@ -21,6 +21,7 @@ from .masks import Rules, bias_block, query_blocks, reach, scale_of, visible
 from .tiled import QUERY_BLOCK, tiled
 
 SHORTEST_PART = 512  # tokens: the kernel's own block
+UNEVEN = 0.2  # of the work: one thread may have so much more than its share before cutting and joining is the cheaper way
 
 
 def grouped(q: Tensor, k: Tensor, v: Tensor, rules: Rules) -> Tensor:
@@ -29,7 +30,7 @@ def grouped(q: Tensor, k: Tensor, v: Tensor, rules: Rules) -> Tensor:
         return tiled(q, k, v, rules)
     T, S = q.shape[2], k.shape[2]
     outs = [_one_block(q[:, :, rows.start : rows.stop], k, v, rules, rows, S - T) for rows in query_blocks(T, QUERY_BLOCK)]
-    return torch.cat(outs, dim=2)
+    return torch.cat(outs, dim=2) if len(outs) > 1 else outs[0]
 
 
 def _one_block(q: Tensor, k: Tensor, v: Tensor, rules: Rules, rows: range, cached: int) -> Tensor:
@@ -96,12 +97,14 @@ def _flash(q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float |
 
 
 def _parts(k: Tensor) -> int:
-    """Into how many parts to cut the context so that all threads have the same number of (head, part) pairs."""
+    """Into how many parts to cut the context so that all threads have the same number of (head, part) pairs; 1 where they nearly do."""
     B, K, S, _ = k.shape
+    threads, heads = torch.get_num_threads(), B * K
+    if math.ceil(heads / threads) * threads <= (1 + UNEVEN) * heads:
+        return 1
     if B > 1 and k.stride(0) != K * k.stride(1):
         return 1  # heads and sequences are no one dimension in memory: cutting would copy the cache
-    threads = torch.get_num_threads()
-    return max(1, min(threads // math.gcd(B * K, threads), S // SHORTEST_PART))
+    return max(1, min(threads // math.gcd(heads, threads), S // SHORTEST_PART))
 
 
 def _in_parts(q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float | None, parts: int) -> tuple[Tensor, Tensor]:

@@ -71,18 +71,23 @@ def reach(rules: Rules, first: int, last: int, keys: int) -> tuple[int, int]:
 
 def visible(rules: Rules, rows: range, columns: range, device: torch.device) -> Tensor | None:
     """Bool [B or 1, 1, rows, columns], True where a query at a position in `rows` may attend a key in `columns`; None if all may."""
-    query, key = (torch.arange(r.start, r.stop, device=device) for r in (rows, columns))
-    distance = query[:, None] - key
-    parts = []
     # A rule that hides nothing of this block makes no mask: kernels are faster without one.
-    if rules.causal and columns.stop - 1 > rows.start:
-        parts.append(distance >= 0)
-    if rules.window is not None and rules.causal and rows.stop - 1 - columns.start >= rules.window:
-        parts.append(distance < rules.window)
+    after = rules.causal and columns.stop - 1 > rows.start
+    before = rules.window is not None and rules.causal and rows.stop - 1 - columns.start >= rules.window
     furthest = max(rows.stop - 1 - columns.start, columns.stop - 1 - rows.start)
-    if rules.window is not None and not rules.causal and furthest > rules.window // 2:
+    beside = rules.window is not None and not rules.causal and furthest > rules.window // 2
+    across = rules.chunk is not None and len({place // rules.chunk for r in (rows, columns) for place in (r.start, r.stop - 1)}) > 1
+    parts = []
+    if after or before or beside or across:
+        query, key = (torch.arange(r.start, r.stop, device=device) for r in (rows, columns))
+        distance = query[:, None] - key
+    if after:
+        parts.append(distance >= 0)
+    if before:
+        parts.append(distance < rules.window)
+    if beside:
         parts.append(distance.abs() <= rules.window // 2)
-    if rules.chunk is not None and len({place // rules.chunk for r in (rows, columns) for place in (r.start, r.stop - 1)}) > 1:
+    if across:
         parts.append(query[:, None] // rules.chunk == key // rules.chunk)
     if rules.padding is not None:
         parts.append(rules.padding[:, None, None, columns.start : columns.stop])

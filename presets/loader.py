@@ -71,10 +71,10 @@ def at_home(text: str) -> Path:
 
 def given_folders(text: str | None) -> tuple[Path, ...]:
     """The folder of presets that was asked for (`--presets`), if one was. Raises UnreadableError where there is none."""
-    if not text:
+    if text is None:
         return ()
     folder = at_home(text)
-    if not os.path.isdir(folder):  # noqa: PTH112 - Path.is_dir raises for some names
+    if not text or not os.path.isdir(folder):  # noqa: PTH112 - Path.is_dir raises for some names
         raise UnreadableError(f"--presets {text}: no such folder; give one that holds NAME.yaml files (TFM_PRESETS sets it too)")
     return (folder,)
 

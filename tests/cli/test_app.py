@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -62,6 +63,7 @@ def test_version_and_help(capsys: Capture) -> None:
         pytest.param("params --solve 3", 2, "no plausible shape", id="nothing so small"),
         pytest.param("show nowhere", 2, "unknown model or device", id="unknown name"),
         pytest.param("params mine --presets ./nowhere", 1, "no such folder", id="no such folder of presets"),
+        pytest.param("params llama-7b --presets ''", 1, "no such folder", id="a folder of presets without a name"),
         pytest.param("params ~nobody-of-that-name/config.json", 1, "~nobody", id="a home that is not there"),
         pytest.param("flops vit-b-16 --images 0", 2, "--images 0", id="nothing to look at"),
         pytest.param("flops gemma-3-27b --images 99999999999", 2, "--images", id="too many images"),
@@ -73,7 +75,7 @@ def test_trouble_is_one_line_and_an_exit_code(
     line: str, code: int, said: str, capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run(line.split()) == code
+    assert run(shlex.split(line)) == code
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("error: ") and err.count("\n") == 1

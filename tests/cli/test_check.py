@@ -156,6 +156,14 @@ def test_lists_make_every_combination(tmp_path: Path) -> None:
     assert run(["check", str(path)]) == 0
 
 
+def test_settings_that_change_nothing_of_a_model_are_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    assert run(["check", "--update", str(path), "--model", "llama-7b,vit-b-16", "--images", "2", "--src", "64", "--phase", "prefill"]) == 0
+    ids = [entry.id for entry in load_baseline(path).exact]
+    assert not any("source" in name for name in ids)
+    assert {name.split()[0] for name in ids if "images" in name} == {"vit-b-16"}
+
+
 def test_a_model_of_ones_own(tmp_path: Path, capsys: Capture) -> None:
     """A folder of presets, and a file by its path, changed between writing and checking."""
     text = (Path(tfm.__file__).parent / "presets" / "models" / "llama-7b.yaml").read_text(encoding="utf-8")
@@ -465,8 +473,9 @@ def test_reports_are_written_where_they_belong(path: Path, tmp_path: Path, monke
     capsys.readouterr()
     assert run(["check", str(path), "--junit", str(tmp_path / "none" / "x.xml")]) == 3  # a finding is sure whatever else
     assert "cannot be written" in capsys.readouterr().err
-    assert run(["check", str(OWN), "--junit", str(tmp_path / "none" / "x.xml")]) == 1
+    assert run(["check", str(OWN), "--junit", str(tmp_path / "none" / "x.xml"), "--summary", str(tmp_path / "still.md")]) == 1
     assert "cannot be written" in capsys.readouterr().err
+    assert (tmp_path / "still.md").exists()
 
 
 def test_a_reader_that_has_gone_changes_no_exit_code(path: Path) -> None:

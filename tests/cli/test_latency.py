@@ -61,7 +61,7 @@ def test_without_a_peak_it_is_said_what_has_no_time(capsys: Capture) -> None:
 
 def test_a_proposal_that_is_always_kept(capsys: Capture) -> None:
     """The formula is 0 / 0 there."""
-    assert run([*PAIR, "--draft", "llama-7b", "--acceptance", "1", "--explain"]) == 0
+    assert run([*PAIR, "--draft", "llama-7b", "--acceptance", "100%", "--explain"]) == 0
     out = capsys.readouterr().out
     assert "4 + 1: none is refused" in out and "(1 - 1)" not in out
 
@@ -126,6 +126,7 @@ def test_a_look_is_explained(words: list[str], capsys: Capture) -> None:
     [
         ([*PAIR, "--acceptance", "0.5"], "--draft MODEL"),
         ([*PAIR, "--draft", "llama-7b", "--acceptance", "1.5"], "no probability"),
+        ([*PAIR, "--draft", "llama-7b", "--acceptance", "many"], "--acceptance"),
         ([*PAIR, "--draft", "llama-7b", "--draft-tokens", "99"], "allowed: 1 to 32"),
         ([*PAIR, "--draft", "lama-7b"], "Did you mean"),
         ([*PAIR, "--draft", "bert-base"], "no decoder"),
