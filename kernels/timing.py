@@ -27,6 +27,7 @@ Watch = Callable[[Call, int], float]  # runs a call so many times, gives seconds
 TOLERANCE = 1.05
 SHORTEST_SAMPLE_S = 2e-4  # a shorter call is repeated within one sample: reading the clock must not count
 MOST_CALLS = 10_000
+FEWEST = 3
 BUSY_SPREAD = 0.2
 UNKNOWN_CACHE_BYTES = 32 << 20
 
@@ -101,7 +102,10 @@ def spread_of(times: Sequence[float]) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stopping:
-    """When to stop sampling: at `target_spread` once both minimums are reached, at the latest when `max_seconds` are spent."""
+    """When to stop sampling: at `target_spread` once both minimums are reached, at the latest when `max_seconds` are spent.
+
+    FEWEST samples are taken even then: of one alone nobody could say how far it is to be trusted.
+    """
 
     min_samples: int = 10
     min_seconds: float = 0.5
@@ -231,7 +235,7 @@ def _rounds(
             now = clock()
             if all(stopping.satisfied(t, now - first) for t in times.values()):
                 return times, "spread"
-            if now - begin >= stopping.max_seconds:
+            if turn + 1 >= FEWEST and now - begin >= stopping.max_seconds:
                 return times, "budget"
     except KeyboardInterrupt:
         if not any(times.values()):

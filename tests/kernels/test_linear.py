@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch.nn import functional as F
 
-from tfm.kernels.linear import fast_linear, linear_call
+from tfm.kernels.linear import WIDE, fast_linear, linear_call
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
@@ -22,6 +24,21 @@ def test_every_call_is_a_linear_layer(dtype: torch.dtype, outputs: int, shape: t
     assert (got.dtype, got.shape) == (dtype, want.shape)
     rtol, atol = (0.02, 0.1) if dtype == torch.bfloat16 else (1e-5, 1e-5)
     torch.testing.assert_close(got.double(), want, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("shape", [(), (1, 1), (3, 2), (8,)], ids=str)
+@pytest.mark.parametrize("biased", [False, True], ids=["", "bias"])
+def test_long_rows_are_folded(shape: tuple[int, ...], biased: bool) -> None:
+    torch.manual_seed(0)
+    inputs = WIDE + 66
+    x, weight = torch.randn(*shape, inputs, dtype=torch.bfloat16), torch.randn(50, inputs, dtype=torch.bfloat16) * inputs**-0.5
+    bias = torch.randn(50, dtype=torch.bfloat16) if biased else None
+    assert linear_call(max(1, math.prod(shape)), weight) == "folded"
+    assert linear_call(1, weight[:, 2:]) == "mv"  # cannot be seen as rows of half the length
+    got = fast_linear(x, weight, bias)
+    assert got.shape == (*shape, 50)
+    want = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
+    torch.testing.assert_close(got.double(), want, rtol=0.01, atol=0.02)
 
 
 @pytest.mark.parametrize(
