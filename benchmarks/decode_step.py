@@ -3,6 +3,7 @@
 python benchmarks/decode_step.py            the table, and some layers against all of them; about eight minutes
 python benchmarks/decode_step.py pairs      only some layers against all of them, step by step in turn
 python benchmarks/decode_step.py narrow     int8 and int4 weights beside bf16
+python benchmarks/decode_step.py folded     long bf16 rows folded (`kernels.linear`) and not, step by step in turn
 
 Weights are random, which changes no time. What does not fit the memory takes as many layers as do, and says so.
 """
@@ -12,19 +13,21 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 
 from tfm.estimators.params import params
+from tfm.kernels import linear
 from tfm.kernels.benchmarks.passes import bench_decode
 from tfm.kernels.benchmarks.record import Record
 from tfm.kernels.benchmarks.setting import Setting
 from tfm.kernels.benchmarks.whole import pass_of, scale_of, subject
 from tfm.kernels.benchmarks.yardstick import measured_device
 from tfm.kernels.machine import machine
-from tfm.kernels.model import build_model
+from tfm.kernels.model import build_model, cut
 from tfm.kernels.probes import dtype_name
-from tfm.kernels.timing import Stopping, interleave, paired_ratio
+from tfm.kernels.timing import Stopping, interleave, paired_ratio, watch_for
 from tfm.presets.errors import UnreadableError
 from tfm.presets.loader import load_model
 
@@ -38,6 +41,7 @@ STEPS = [
     ("qwen2.5-7b", BF16, 4096, "all"),
 ]
 PAIRS = [("llama-7b", BF16, 1024, 4), ("llama-7b", BF16, 1024, 8), ("gpt-2-xl", FP32, 1024, 6), ("gpt-2-xl", BF16, 1024, 12)]
+FOLDED = [("mistral-7b", 4096, 8), ("qwen2.5-7b", 4096, 6), ("llama-7b", 1024, 8)]
 LIMITS = {FP32: 0.88, BF16: 0.75}
 SETTING = Setting(stopping=Stopping(min_samples=10, min_seconds=2.0, max_seconds=25.0, target_spread=0.02))
 
@@ -86,6 +90,25 @@ def pair(model: str, dtype: torch.dtype, context: int, layers: int) -> float:
     return difference
 
 
+@torch.inference_mode()
+def folding(model: str, context: int, layers: int) -> str:
+    """A step whose long rows are folded and one that takes them as they are, in turn: a line."""
+    spec = cut(load_model(model), layers)
+    ready = subject(build_model(spec, dtype=BF16), pass_of("decode", BF16, batch=1, context=context))
+    usual = linear.WIDE
+
+    def step(wide: int) -> None:
+        linear.WIDE = wide
+        ready.run()
+
+    calls = {"folded": partial(step, usual), "as they are": partial(step, sys.maxsize)}
+    samples = interleave(calls, watch=watch_for(SETTING.device), stopping=SETTING.stopping)
+    linear.WIDE = usual
+    times = (f"{1e3 * samples[name].median_s:.1f}" for name in calls)
+    gain = paired_ratio(samples["as they are"], samples["folded"]) - 1
+    return f"| {model} | {context} | {layers} | {' | '.join(times)} | {samples['folded'].samples} | {gain:+.1%} |"
+
+
 HEAD = "| model | parameters | weights | ctx | layers | median (ms) | p20 to p80 | samples | GB | GB/s | of (GB/s) | share | ran |"
 RULE = "|:--|--:|:--|--:|:--|--:|--:|--:|--:|--:|--:|--:|:--|"
 
@@ -100,7 +123,14 @@ def narrow() -> Iterator[str]:
 def main(what: str) -> int:
     """Print the table; 1 where a share is under its limit."""
     here = machine(SETTING.device)
-    print(f"{here.device}, {here.threads} threads, torch {here.torch}\n\n{HEAD}\n{RULE}", flush=True)
+    print(f"{here.device}, {here.threads} threads, torch {here.torch}\n", flush=True)
+    if what == "folded":
+        print("| model | ctx | layers | folded (ms) | as they are (ms) | samples | as they are takes |\n|:--|--:|--:|--:|--:|--:|--:|")
+        for asked in FOLDED:
+            print(folding(*asked), flush=True)
+        return 0
+    if what != "pairs":
+        print(f"{HEAD}\n{RULE}", flush=True)
     if what == "narrow":
         for line in narrow():
             print(line, flush=True)

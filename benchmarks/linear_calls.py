@@ -2,6 +2,7 @@
 
     python benchmarks/linear_calls.py
     python benchmarks/linear_calls.py --shapes 4096x4096 --rows 1,2,4,8,16,64 --dtype bf16
+    python benchmarks/linear_calls.py --shapes 4096x8192,4096x11008,4096x14336,3584x18944 --rows 1,2,8 --dtype bf16 --wall
 
 Each number is the share of the bandwidth that `mv` reaches in fp32 over as many bytes of memory: 1.00 reads the weight as fast as a
 matrix-vector product can. int8 and int4 weights have a half and a quarter of the bytes of bf16, so `ms` tells whether they pay.
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tfm.kernels.linear import fast_linear, linear_call
+from tfm.kernels.linear import fast_linear, folded, linear_call
 from tfm.kernels.probes import random_tensor
 from tfm.kernels.timing import Stopping, buffers_needed, host_watch, in_rotation, interleave, last_level_cache_bytes, rotated
 
@@ -71,6 +72,8 @@ def plain_calls(x: Tensor, outputs: int) -> dict[str, Callable[[tuple[Tensor, ..
     }
     if len(x) == 1:
         calls["mv"] = lambda w: torch.mv(w[0], x[0])
+    if x.shape[1] % 2 == 0:
+        calls["folded"] = lambda w: folded(x, w[0])
     if outputs % 16 == 0:
         calls["bmm, 16 a slice"] = lambda w: torch.bmm(x.expand(outputs // 16, -1, -1), w[0].view(outputs // 16, 16, -1).transpose(1, 2))
     if outputs % 8 == 0:

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from ..estimators.expected import RUNNING, expected
 from ..estimators.ledger import ledger
 from ..presets import spec as s
-from ..presets.calibration import SCHEMA, Attended, Calibration, Check, Elementwise, Overhead, Product, Stream, Yard
+from ..presets.calibration import SCHEMA, Attended, Calibration, Check, Elementwise, Overhead, Product, Stream
 from ..presets.device import Device
 from .attention import Kernel, kernel_named
 from .benchmarks.setting import Setting
@@ -33,25 +33,22 @@ from .benchmarks.yardstick import measured_device
 from .linear import fast_linear
 from .machine import machine
 from .masks import Rules
+from .meter import Meter
 from .model import build_model
 from .modules import activation_named
 from .probes import (
     POOL_BYTES,
     Bandwidth,
-    Beat,
     dtype_name,
     measured_bandwidth,
-    multiplying,
     op_launch_cost,
     random_tensor,
     require_memory,
-    streaming,
 )
-from .timing import Call, Stopping, interleave, paired_ratio, watch_for
+from .timing import Call, Stopping
 
 QUICK = Stopping(min_samples=3, min_seconds=0.05, max_seconds=0.12, target_spread=0.05)
 STREAMING = Stopping(min_samples=7, min_seconds=0.5, max_seconds=4.0, target_spread=0.05)
-MOST_BEATS = 32
 WHOLE = Stopping(min_samples=5, min_seconds=0.5, max_seconds=1.5, target_spread=0.03)
 
 
@@ -100,49 +97,6 @@ def llama_like(name: str, *, layers: int, width: int, heads: int, kv_heads: int,
     return s.ModelSpec(name=name, source=("made for the calibration",), stacks=(stack,), heads=(head,))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Point:
-    """Seconds of a call at the pace of the calibration's start, and how far its samples lay apart (in beats)."""
-
-    seconds: float
-    spread: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Meter:
-    """A stopwatch of one format that counts in beats, of memory or of arithmetic; `yard`: what the beats reached at the start."""
-
-    device: torch.device
-    stopping: Stopping
-    memory: Beat
-    arithmetic: Beat
-    yard: Yard
-
-    @classmethod
-    def of(cls, dtype: torch.dtype, setting: Setting, plan: Plan) -> Meter:
-        """Start counting."""
-        beats = {"memory": streaming(dtype, setting.device, pool_bytes=plan.beat_bytes), "arithmetic": multiplying(dtype, setting.device)}
-        calls = {name: beat.call for name, beat in beats.items()}
-        longer = STREAMING if plan.stopping == QUICK else plan.stopping
-        found = interleave(calls, watch=watch_for(setting.device), stopping=longer, warmup=2)
-        rates = {name: beat.amount / found[name].median_s for name, beat in beats.items()}
-        yard = Yard(dtype=dtype_name(dtype), stream_bytes_per_s=rates["memory"], flops_per_s=rates["arithmetic"])
-        return cls(device=setting.device, stopping=plan.stopping, yard=yard, **beats)
-
-    def waits_for_memory(self, moved_bytes: float, flops: float) -> bool:
-        """Which beat goes with so many bytes and FLOPs."""
-        return moved_bytes / self.yard.stream_bytes_per_s > flops / self.yard.flops_per_s
-
-    def timed(self, call: Call, *, memory: bool, stopping: Stopping | None = None) -> Point:
-        """Seconds of one call, by the ratio to the beat that ran beside it."""
-        beat, rate = (self.memory, self.yard.stream_bytes_per_s) if memory else (self.arithmetic, self.yard.flops_per_s)
-        watch = watch_for(self.device)
-        watch(call, 1)
-        beat = beat.times(min(MOST_BEATS, max(1, round(watch(call, 1) / 2 / (beat.amount / rate)))))  # half as long as the call
-        found = interleave({"": call, "beat": beat.call}, watch=watch, stopping=stopping or self.stopping, warmup=0)
-        return Point(seconds=paired_ratio(found[""], found["beat"]) * beat.amount / rate, spread=found[""].spread)
-
-
 FUNCTIONS = ("silu", "gelu", "gelu_tanh", "relu")
 LONGEST_CHECK_S = 1.5  # a machine on which a check would take longer does without it
 WIDE = llama_like("wide", layers=2, width=4096, heads=32, kv_heads=8, head_dim=128, d_ff=12288, vocabulary=16000)
@@ -185,7 +139,8 @@ def calibrate(setting: Setting | None = None, plan: Plan | None = None, *, versi
     require_memory((1 + len(plan.dtypes)) * plan.pool_bytes + 3 * max(plan.sizes) * widest // 2, setting.device, what="the calibration")
     found = streams(setting, plan)
     best = found[0]  # smaller sizes stay in the cache
-    meters = {dtype: Meter.of(dtype, setting, plan) for dtype in plan.dtypes}
+    start = STREAMING if plan.stopping == QUICK else plan.stopping
+    meters = {dtype: Meter.of(dtype, setting.device, pool_bytes=plan.beat_bytes, start=start, usual=plan.stopping) for dtype in plan.dtypes}
     pools = {dtype: random_tensor((plan.pool_bytes // dtype.itemsize,), dtype, setting.device) for dtype in plan.dtypes}
     visits: list[tuple[list[Product], list[Attended]]] = []
     for turn in range(plan.rounds):

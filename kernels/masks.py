@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -71,24 +72,21 @@ def reach(rules: Rules, first: int, last: int, keys: int) -> tuple[int, int]:
 
 def visible(rules: Rules, rows: range, columns: range, device: torch.device) -> Tensor | None:
     """Bool [B or 1, 1, rows, columns], True where a query at a position in `rows` may attend a key in `columns`; None if all may."""
-    # A rule that hides nothing of this block makes no mask: kernels are faster without one.
-    after = rules.causal and columns.stop - 1 > rows.start
-    before = rules.window is not None and rules.causal and rows.stop - 1 - columns.start >= rules.window
+    # A rule that hides nothing of this block makes no mask: kernels are faster without one, and so is asking.
+    sees: list[Callable[[Tensor, Tensor], Tensor]] = []
+    if rules.causal and columns.stop - 1 > rows.start:
+        sees.append(lambda query, key: query >= key)
+    if rules.window is not None and rules.causal and rows.stop - 1 - columns.start >= (window := rules.window):
+        sees.append(lambda query, key: query - key < window)
     furthest = max(rows.stop - 1 - columns.start, columns.stop - 1 - rows.start)
-    beside = rules.window is not None and not rules.causal and furthest > rules.window // 2
-    across = rules.chunk is not None and len({place // rules.chunk for r in (rows, columns) for place in (r.start, r.stop - 1)}) > 1
+    if rules.window is not None and not rules.causal and furthest > (reached := rules.window // 2):
+        sees.append(lambda query, key: (query - key).abs() <= reached)
+    if (chunk := rules.chunk) is not None and len({place // chunk for r in (rows, columns) for place in (r.start, r.stop - 1)}) > 1:
+        sees.append(lambda query, key: query // chunk == key // chunk)
     parts = []
-    if after or before or beside or across:
+    if sees:
         query, key = (torch.arange(r.start, r.stop, device=device) for r in (rows, columns))
-        distance = query[:, None] - key
-    if after:
-        parts.append(distance >= 0)
-    if before:
-        parts.append(distance < rules.window)
-    if beside:
-        parts.append(distance.abs() <= rules.window // 2)
-    if across:
-        parts.append(query[:, None] // rules.chunk == key // rules.chunk)
+        parts = [rule(query[:, None], key) for rule in sees]
     if rules.padding is not None:
         parts.append(rules.padding[:, None, None, columns.start : columns.stop])
     if not parts:

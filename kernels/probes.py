@@ -16,6 +16,7 @@ from .timing import Call, Sample, Stopping, interleave, measure, rotated, watch_
 GIB = 1 << 30
 PROBE_BYTES = GIB
 SLICE_BYTES, POOL_BYTES = 64 << 20, 512 << 20  # of a beat's call, and of the rotation that its calls step through
+BEATS = 4  # a beat of a benchmark is so many calls, long enough to see what a step sees
 ROW = 4096  # elements a row of the probes' matrix
 PRODUCT = (256, 2048, 2048)  # m, k, n of the arithmetic beat
 TILE_BYTES = 16 << 20  # random numbers are drawn once and repeated: drawing a GiB of them takes longer than measuring

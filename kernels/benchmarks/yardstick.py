@@ -12,6 +12,7 @@ from ...presets.calibration import Yard
 from ...presets.device import Device
 from ..machine import device_title, total_memory_bytes
 from ..probes import (
+    BEATS,
     POOL_BYTES,
     PROBE_BYTES,
     Bandwidth,
@@ -28,7 +29,6 @@ from .setting import Setting
 
 PROBING = Stopping(min_samples=7, min_seconds=0.5, max_seconds=10.0, target_spread=0.05)
 MULTIPLYING = Stopping(min_samples=3, min_seconds=0.3, max_seconds=5.0, target_spread=0.05)
-BEATS = 4  # a beat is so long that it sees what a step sees
 PROBE, PRODUCT, STREAM, MULTIPLY = "bandwidth probe", "matmul probe", "memory beat", "arithmetic beat"
 
 

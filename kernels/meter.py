@@ -1,0 +1,81 @@
+"""A stopwatch for machines that are not equally fast every second: it counts in beats, plain calls that run beside what is timed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ..presets.calibration import Yard
+from .probes import BEATS, Beat, dtype_name, multiplying, streaming
+from .timing import Call, Stopping, interleave, paired_ratio, watch_for
+
+MOST_BEATS = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """Seconds of a call at the pace of the calibration's start, and how far its samples lay apart (in beats)."""
+
+    seconds: float
+    spread: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tempo:
+    """A beat and its seconds at the start of a calibration, once and BEATS times in a row: the first call is a few percent the slower."""
+
+    beat: Beat
+    once_s: float
+    row_s: float
+
+    def seconds(self, count: int) -> float:
+        """Of so many in a row."""
+        return self.once_s + (count - 1) * (self.row_s - self.once_s) / (BEATS - 1)
+
+    @property
+    def rate(self) -> float:
+        """Bytes or FLOPs a second, as a benchmark counts them: over BEATS in a row."""
+        return BEATS * self.beat.amount / self.row_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meter:
+    """A stopwatch of one format that counts in beats, of memory or of arithmetic."""
+
+    device: torch.device
+    dtype: torch.dtype
+    stopping: Stopping
+    memory: Tempo
+    arithmetic: Tempo
+
+    @classmethod
+    def of(cls, dtype: torch.dtype, device: torch.device, *, pool_bytes: int, start: Stopping, usual: Stopping) -> Meter:
+        """Start counting. `start`: how long the beats are measured for it; `usual`: how long each call is, unless said."""
+        beats = {"memory": streaming(dtype, device, pool_bytes=pool_bytes), "arithmetic": multiplying(dtype, device)}
+        calls = {f"{name} {count}": beat.times(count).call for name, beat in beats.items() for count in (1, BEATS)}
+        found = interleave(calls, watch=watch_for(device), stopping=start, warmup=1)
+        tempos = {
+            name: Tempo(beat=beat, once_s=found[f"{name} 1"].median_s, row_s=found[f"{name} {BEATS}"].median_s)
+            for name, beat in beats.items()
+        }
+        return cls(device=device, dtype=dtype, stopping=usual, **tempos)
+
+    @property
+    def yard(self) -> Yard:
+        """What the beats reached at the start."""
+        return Yard(dtype=dtype_name(self.dtype), stream_bytes_per_s=self.memory.rate, flops_per_s=self.arithmetic.rate)
+
+    def waits_for_memory(self, moved_bytes: float, flops: float) -> bool:
+        """Which beat goes with so many bytes and FLOPs."""
+        return moved_bytes / self.memory.rate > flops / self.arithmetic.rate
+
+    def timed(self, call: Call, *, memory: bool, stopping: Stopping | None = None) -> Point:
+        """Seconds of one call, by the ratio to the beats that ran beside it, half as long as it where that is more than one."""
+        tempo, watch = self.memory if memory else self.arithmetic, watch_for(self.device)
+        watch(call, 1)
+        count = min(MOST_BEATS, max(1, round(watch(call, 1) / 2 / tempo.seconds(1))))
+        found = interleave(
+            {"": call, "beat": tempo.beat.times(count).call}, watch=watch, stopping=stopping or self.stopping, warmup=0
+        )  # fmt: skip
+        return Point(seconds=paired_ratio(found[""], found["beat"]) * tempo.seconds(count), spread=found[""].spread)
