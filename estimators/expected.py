@@ -21,7 +21,7 @@ from ..presets.spec import ModelSpec
 from .counts import Number, each
 from .ledger import ledger
 from .rows import Row
-from .sizes import moved_bytes
+from .sizes import moved_bytes, weight_read_bytes
 from .work import Pass
 
 ALIGNED = 32  # elements
@@ -65,12 +65,11 @@ def expected(spec: ModelSpec, work: Pass, measured: Calibration, pace: Pace | No
     """
     if not knows(work, measured):
         return None
-    curves, pace = Curves.of(work, measured), pace or Pace()
+    curves, pace = Curves.of(spec, work, measured), pace or Pace()
     parts = {"products": 0.0, "attention": 0.0, "other": 0.0}
     for row in ledger(spec, work):
         if row.repeat:
-            slower = pace.memory if curves.waits_for_memory(row, work) else pace.arithmetic
-            parts[kind(row)] += row.repeat * curves.row_seconds(row, work) * slower
+            parts[kind(row)] += row.repeat * paced(curves.row_seconds(row, work), curves.streaming_seconds(row, work), pace)
             parts["other"] += row.repeat * curves.around(row) * pace.arithmetic
     factor, margin = correction(measured.checks, phase=phase_of(work), dtype=work.activation_dtype.name)
     seconds = factor * sum(parts.values())
@@ -84,6 +83,12 @@ def expected(spec: ModelSpec, work: Pass, measured: Calibration, pace: Pace | No
         factor=factor,
         basis=basis(measured, factor),
     )
+
+
+def paced(seconds: float, streaming: float, pace: Pace) -> float:
+    """A row's seconds at another pace: what its bytes take at the beat's rate follows memory, what it takes beyond follows arithmetic."""
+    memory = min(seconds, streaming)
+    return memory * pace.memory + (seconds - memory) * pace.arithmetic
 
 
 def pace_of(measured: Calibration, now: Yard) -> Pace:
@@ -199,6 +204,19 @@ def attention_flops(point: Attended) -> float:
     return 4 * point.batch * point.heads * pairs * point.head_dim
 
 
+def norm_of(spec: ModelSpec) -> str:
+    """The kind of the first norm of the main stack's layers, "rms" or "layer"."""
+    norms = (norm for layer in spec.main.layers() for sub in layer.sublayers for norm in (sub.pre_norm, sub.output_norm, sub.residual_norm))
+    found = next((norm for norm in norms if norm is not None), None)
+    return "rms" if found is None or found.type.startswith("rms") else "layer"
+
+
+def around_rows(measured: Calibration, dtype: str, norm: str) -> float:
+    """Seconds a row costs beside its work: of models of that kind, else of any, else of launching an operator."""
+    lines = sorted((line for line in measured.overheads if line.dtype == dtype), key=lambda line: line.norm != norm)
+    return lines[0].seconds_per_row if lines else measured.launch_s
+
+
 class Curves(msgspec.Struct, frozen=True, kw_only=True):
     """The figures of one format, as functions.
 
@@ -215,10 +233,11 @@ class Curves(msgspec.Struct, frozen=True, kw_only=True):
     row_s: float
     bytes_per_s: float
     flops_per_s: float
+    stream: float
 
     @classmethod
-    def of(cls, work: Pass, measured: Calibration) -> Curves:
-        """Those of the format that `work` computes in."""
+    def of(cls, spec: ModelSpec, work: Pass, measured: Calibration) -> Curves:
+        """Those of the format that `work` computes in, and of models like this one."""
         name = work.activation_dtype.name
         products, odd = (product_curves(measured, name, aligned=aligned) for aligned in (True, False))
         attended = [point for point in measured.attended if point.dtype == name]
@@ -231,9 +250,10 @@ class Curves(msgspec.Struct, frozen=True, kw_only=True):
             steps={group: averaged(points) for group, points in sorted(steps.items())},
             flash=averaged((point.new, point.seconds / attention_flops(point)) for point in attended if point.new > 1),
             elements={line.name: line.seconds_per_element for line in measured.elementwise if line.dtype == name},
-            row_s=next((line.seconds_per_row for line in measured.overheads if line.dtype == name), measured.launch_s),
+            row_s=around_rows(measured, name, norm_of(spec)),
             bytes_per_s=measured.device.memory_bytes_per_s,
             flops_per_s=measured.device.peak_for(name) or 1.0,
+            stream=next((yard.stream_bytes_per_s for yard in measured.yards if yard.dtype == name), measured.device.memory_bytes_per_s),
         )
 
     def row_seconds(self, row: Row, work: Pass) -> float:
@@ -256,12 +276,10 @@ class Curves(msgspec.Struct, frozen=True, kw_only=True):
             case _:
                 return float(self.element("add") * row.writes)
 
-    def waits_for_memory(self, row: Row, work: Pass) -> bool:
-        """Whether a row's time is that of its bytes: its FLOPs take less at the device's best rate than they do at its bandwidth."""
-        if row.op == "attention":
-            return work.decoding
-        moved = float(row.weight_reads * work.weight_dtype.block_bytes)
-        return moved > 0 and float(row.flops) * self.bytes_per_s < moved * self.flops_per_s
+    def streaming_seconds(self, row: Row, work: Pass) -> float:
+        """What the weights and the cache of one run take at the beat's rate; 0 where the FLOPs take longer at the device's best."""
+        moved = float(weight_read_bytes(row, work) + moved_bytes(row, work)) / row.repeat
+        return moved / self.stream if float(row.flops) * self.bytes_per_s < moved * self.flops_per_s else 0.0
 
     def element(self, name: str) -> float:
         """Seconds an element of a kind of operator; what was not measured takes as long as its relatives."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 import torch
@@ -48,7 +48,7 @@ from .probes import (
 from .timing import Call, Stopping
 
 QUICK = Stopping(min_samples=3, min_seconds=0.05, max_seconds=0.12, target_spread=0.05)
-STREAMING = Stopping(min_samples=7, min_seconds=0.5, max_seconds=4.0, target_spread=0.05)
+STREAMING = Stopping(min_samples=7, min_seconds=0.5, max_seconds=3.0, target_spread=0.05)
 WHOLE = Stopping(min_samples=5, min_seconds=0.5, max_seconds=1.5, target_spread=0.03)
 
 
@@ -83,9 +83,22 @@ class Plan:
 
 def llama_like(name: str, *, layers: int, width: int, heads: int, kv_heads: int, head_dim: int, d_ff: int, vocabulary: int) -> s.ModelSpec:
     """A decoder of the common kind: RMSNorm, rotary positions, grouped queries, gated feed-forward, a head of its own."""
-    norm = s.Norm(type="rms")
     mixer = s.Attention(heads=heads, kv_heads=kv_heads, head_dim=head_dim, mask=s.Causal(), position=s.Rope())
     forward = s.FeedForward(d_ff=d_ff, activation="silu", gated=True)
+    return decoder(name, s.Norm(type="rms"), mixer, forward, layers=layers, width=width, vocabulary=vocabulary)
+
+
+def gpt_like(name: str, *, layers: int, width: int, heads: int, vocabulary: int) -> s.ModelSpec:
+    """A decoder of GPT-2's kind: LayerNorm, biases, no turning of queries, GELU."""
+    mixer = s.Attention(heads=heads, kv_heads=heads, head_dim=width // heads, mask=s.Causal(), bias=("q", "k", "v", "o"))
+    forward = s.FeedForward(d_ff=4 * width, activation="gelu_tanh", bias=True)
+    return decoder(name, s.Norm(type="layer"), mixer, forward, layers=layers, width=width, vocabulary=vocabulary)
+
+
+def decoder(
+    name: str, norm: s.Norm, mixer: s.Attention, forward: s.FeedForward, *, layers: int, width: int, vocabulary: int
+) -> s.ModelSpec:
+    """Equal layers of attention and feed-forward, each after a norm."""
     layer = s.Layer(
         sublayers=(s.Sublayer(name="attention", pre_norm=norm, mixer=mixer), s.Sublayer(name="feed_forward", pre_norm=norm, mixer=forward))
     )
@@ -102,6 +115,7 @@ LONGEST_CHECK_S = 1.5  # a machine on which a check would take longer does witho
 WIDE = llama_like("wide", layers=2, width=4096, heads=32, kv_heads=8, head_dim=128, d_ff=12288, vocabulary=16000)
 NARROW = llama_like("narrow", layers=6, width=2048, heads=16, kv_heads=16, head_dim=128, d_ff=5632, vocabulary=32000)
 TINY = llama_like("tiny", layers=12, width=64, heads=4, kv_heads=2, head_dim=16, d_ff=128, vocabulary=64)
+TINIEST: dict[Literal["rms", "layer"], s.ModelSpec] = {"rms": TINY, "layer": gpt_like("tiny", layers=12, width=64, heads=4, vocabulary=64)}
 
 
 def standard_plan(setting: Setting) -> Plan:
@@ -171,7 +185,7 @@ def calibrate(setting: Setting | None = None, plan: Plan | None = None, *, versi
         products=tuple(lines),
         attended=tuple(attended),
         elementwise=tuple(line for dtype, meter in meters.items() for line in elementwise(setting, plan, meter, dtype)),
-        overheads=tuple(overhead(meter, dtype) for dtype, meter in meters.items()),
+        overheads=tuple(overhead(meter, dtype, norm) for dtype, meter in meters.items() for norm in TINIEST),
         checks=(),
         yards=tuple(meter.yard for meter in meters.values()),
     )
@@ -259,12 +273,12 @@ def elementwise(setting: Setting, plan: Plan, meter: Meter, dtype: torch.dtype) 
         yield Elementwise(name=name, dtype=dtype_name(dtype), seconds_per_element=meter.timed(call, memory=False).seconds / count)
 
 
-def overhead(meter: Meter, dtype: torch.dtype) -> Overhead:
+def overhead(meter: Meter, dtype: torch.dtype, norm: Literal["rms", "layer"]) -> Overhead:
     """A decode step of a model so small that its bytes and FLOPs take no time, over the rows that run in it."""
-    work = pass_of("decode", dtype, batch=1, context=16)
-    ready = subject(build_model(TINY, device=meter.device, dtype=dtype), work)
-    count = sum(row.repeat for row in ledger(TINY, work) if row.op in RUNNING)
-    return Overhead(dtype=dtype_name(dtype), seconds_per_row=meter.timed(ready.run, memory=False).seconds / count)
+    spec, work = TINIEST[norm], pass_of("decode", dtype, batch=1, context=16)
+    ready = subject(build_model(spec, device=meter.device, dtype=dtype), work)
+    count = sum(row.repeat for row in ledger(spec, work) if row.op in RUNNING)
+    return Overhead(dtype=dtype_name(dtype), seconds_per_row=meter.timed(ready.run, memory=False).seconds / count, norm=norm)
 
 
 def checks(setting: Setting, plan: Plan, meters: Mapping[torch.dtype, Meter], bare: Calibration) -> Iterator[Check]:

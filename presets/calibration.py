@@ -67,10 +67,14 @@ class Elementwise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Overhead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Seconds that one operator of the ledger costs beside its bytes and FLOPs, from a model with next to none of them."""
+    """Seconds that one operator of the ledger costs beside its bytes and FLOPs, from a model with next to none of them.
+
+    `norm`: what kind of model, by its norms. An RMSNorm and rotary positions are many operators of PyTorch, a LayerNorm is one.
+    """
 
     dtype: str
     seconds_per_row: Positive
+    norm: Literal["rms", "layer"] = "rms"
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

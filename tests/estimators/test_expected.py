@@ -219,6 +219,24 @@ def test_activations_by_name(model: str, name: str, more: bool) -> None:
     assert (other.seconds > 1.5 * plain.seconds) is more
 
 
+def test_what_bytes_do_not_explain_follows_arithmetic() -> None:
+    """Attention at a third of the stream: where memory is half as fast, it takes a third longer, not twice as long."""
+    slow = tuple(replace(point, seconds=3 * point.seconds) if point.new == 1 else point for point in ideal().attended)
+    spec, work, measured = load_model("llama-7b"), fp32(phase="decode", context=8000), ideal(attended=slow)
+    plain, memory, arithmetic = (expected(spec, work, measured, pace) for pace in (None, Pace(memory=2.0), Pace(arithmetic=2.0)))
+    assert plain and memory and arithmetic
+    assert memory.attention_s == pytest.approx(4 / 3 * plain.attention_s, rel=0.02)
+    assert arithmetic.attention_s == pytest.approx(5 / 3 * plain.attention_s, rel=0.02)
+
+
+def test_rows_cost_what_they_do_in_models_of_that_kind() -> None:
+    lines = tuple(Overhead(dtype="fp32", seconds_per_row=cost, norm=norm) for norm, cost in (("rms", 1e-3), ("layer", 1e-12)))  # type: ignore[arg-type]
+    for model, slower in (("llama-7b", True), ("gpt-2", False)):
+        plain, other = (expected(load_model(model), fp32(phase="decode", context=99), one) for one in (ideal(), ideal(overheads=lines)))
+        assert plain and other
+        assert (other.other_s > 10 * plain.other_s) is slower
+
+
 def test_the_pace_of_a_run() -> None:
     """Decoding follows memory, prefill arithmetic."""
     spec = load_model("llama-7b")
