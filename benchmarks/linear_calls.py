@@ -5,7 +5,8 @@
     python benchmarks/linear_calls.py --shapes 4096x8192,4096x11008,4096x14336,3584x18944 --rows 1,2,8 --dtype bf16 --wall
 
 Each number is the share of the bandwidth that `mv` reaches in fp32 over as many bytes of memory: 1.00 reads the weight as fast as a
-matrix-vector product can. int8 and int4 weights have a half and a quarter of the bytes of bf16, so `ms` tells whether they pay.
+matrix-vector product can. `packed` is a weight that was packed for oneDNN once. int8 and int4 weights have a half and a quarter of the
+bytes of bf16, so `ms` tells whether they pay.
 All calls of a line are measured in turn, over weights that rotate so that none is still in the last-level cache.
 By default one thread and the processor's time, which another program on the machine hardly disturbs; `--wall` takes the clock and all
 threads.
@@ -50,6 +51,11 @@ def plain(outputs: int, inputs: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
     return (random_tensor((outputs, inputs), dtype, CPU),)
 
 
+def packed(outputs: int, inputs: int) -> tuple[Tensor, ...]:
+    """A bf16 weight in the order of oneDNN's kernels, so that no call repacks it."""
+    return (torch.ops.mkldnn._reorder_linear_weight(random_tensor((outputs, inputs), torch.bfloat16, CPU), 1),)
+
+
 def int8(outputs: int, inputs: int) -> tuple[Tensor, ...]:
     """int8 values [O,I] and bf16 scales [O]."""
     return torch.randint(-127, 128, (outputs, inputs), dtype=torch.int8), random_tensor((outputs,), torch.bfloat16, CPU)
@@ -81,9 +87,10 @@ def plain_calls(x: Tensor, outputs: int) -> dict[str, Callable[[tuple[Tensor, ..
     return calls
 
 
-def quantized_calls(x: Tensor) -> dict[str, Callable[[tuple[Tensor, ...]], object]]:
-    """PyTorch's int8 and int4 products with bf16 activations."""
+def stored_calls(x: Tensor) -> dict[str, Callable[[tuple[Tensor, ...]], object]]:
+    """Products of bf16 activations with weights that are stored in another way: packed, int8 and int4."""
     return {
+        "packed": lambda w: torch.ops.mkldnn._linear_pointwise(x, w[0], None, "none", [], ""),
         "int8": lambda w: torch._weight_int8pack_mm(x, *w),
         "int4": lambda w: torch._weight_int4pack_mm_for_cpu(x, w[0], GROUP, w[1]),
     }
@@ -93,7 +100,7 @@ def line(rows: int, inputs: int, dtype: torch.dtype, weights: dict[str, Weights]
     """One line of the table: the share of fp32 `mv` and the milliseconds of every call."""
     x = random_tensor((rows, inputs), dtype, CPU)
     calls = in_rotation(plain_calls(x, weights["plain"][0][0].shape[0]), weights["plain"])
-    calls |= {name: rotated(call, weights[name]) for name, call in quantized_calls(x).items() if name in weights}
+    calls |= {name: rotated(call, weights[name]) for name, call in stored_calls(x).items() if name in weights}
     vector = random_tensor((4096,), torch.float32, CPU)
     calls["probe"] = rotated(lambda w: torch.mv(w[0].view(-1, 4096), vector), weights["probe"])
     stopping = Stopping(min_samples=rounds, min_seconds=0, max_seconds=60, target_spread=math.inf)
@@ -128,7 +135,10 @@ def main() -> None:
                 "probe": repeated(partial(plain, outputs * inputs // 4096, 4096, torch.float32)),
             }
             if dtype == torch.bfloat16:
-                weights |= {"int8": repeated(partial(int8, outputs, inputs)), "int4": repeated(partial(int4, outputs, inputs))}
+                weights |= {"packed": repeated(partial(packed, outputs, inputs))}
+                weights |= {"int8": repeated(partial(int8, outputs, inputs))}
+                if inputs % GROUP == 0 and outputs % 16 == 0:
+                    weights |= {"int4": repeated(partial(int4, outputs, inputs))}
             for rows in (int(count) for count in given.rows.split(",")):
                 call = linear_call(rows, weights["plain"][0][0])
                 text = line(rows, inputs, dtype, weights, given.rounds, time.perf_counter if given.wall else time.process_time)
