@@ -193,6 +193,15 @@ def product_curves(measured: Calibration, dtype: str, *, aligned: bool) -> dict[
     return {m: averaged(points) for m, points in sorted(found.items())}
 
 
+def step_curves(attended: Iterable[Attended], width: int) -> dict[float, list[Point]]:
+    """Query heads a KV head -> [(cache elements, seconds)] of one new token, for heads of one width."""
+    found: defaultdict[float, list[Point]] = defaultdict(list)
+    for point in attended:
+        if point.new == 1 and point.head_dim == width:
+            found[point.heads / point.kv_heads].append((cache_elements(point), point.seconds))
+    return {group: averaged(points) for group, points in sorted(found.items())}
+
+
 def cache_elements(point: Attended) -> int:
     """Elements of keys and values that a point reads."""
     return 2 * point.batch * point.kv_heads * point.context * point.head_dim
@@ -221,13 +230,14 @@ class Curves(msgspec.Struct, frozen=True, kw_only=True):
     """The figures of one format, as functions.
 
     products: m -> [(k·n, seconds)]; odd_products: the same where the width out is no multiple of ALIGNED, which libraries of
-    matrix products take a slower way for (GPT-2's 50257 tokens). steps: query heads a KV head -> [(cache elements, seconds)].
+    matrix products take a slower way for (GPT-2's 50257 tokens).
+    steps: width of a head -> query heads a KV head -> [(cache elements, seconds)].
     flash: [(new tokens, seconds a FLOP)]. elements: kind of operator -> seconds an element.
     """
 
     products: dict[float, list[Point]]
     odd_products: dict[float, list[Point]]
-    steps: dict[float, list[Point]]
+    steps: dict[int, dict[float, list[Point]]]
     flash: list[Point]
     elements: dict[str, float]
     row_s: float
@@ -241,13 +251,11 @@ class Curves(msgspec.Struct, frozen=True, kw_only=True):
         name = work.activation_dtype.name
         products, odd = (product_curves(measured, name, aligned=aligned) for aligned in (True, False))
         attended = [point for point in measured.attended if point.dtype == name]
-        steps: defaultdict[float, list[Point]] = defaultdict(list)
-        for point in (point for point in attended if point.new == 1):
-            steps[point.heads / point.kv_heads].append((cache_elements(point), point.seconds))
+        widths = {point.head_dim for point in attended if point.new == 1}
         return cls(
             products=products or odd,
             odd_products=odd or products,
-            steps={group: averaged(points) for group, points in sorted(steps.items())},
+            steps={width: step_curves(attended, width) for width in widths},
             flash=averaged((point.new, point.seconds / attention_flops(point)) for point in attended if point.new > 1),
             elements={line.name: line.seconds_per_element for line in measured.elementwise if line.dtype == name},
             row_s=around_rows(measured, name, norm_of(spec)),
@@ -305,7 +313,8 @@ class Curves(msgspec.Struct, frozen=True, kw_only=True):
             width = float(row.dims["H"] + row.dims["Hv"])
             elements = float(row.store.moved) if row.store else B * pairs * width
             group = max(1.0, B * N * pairs * width / elements)
-            return across(self.steps, group, lambda points: along(points, elements), flat=True)
+            nearest = min(self.steps, key=lambda known: abs(math.log(2 * known / width)))
+            return across(self.steps[nearest], group, lambda points: along(points, elements), flat=True)
         tokens = max(2.0, row.reads / (B * N * float(row.dims["H"])))
         return float(row.flops) * along(self.flash, tokens, flat=True) if self.flash else 0.0
 

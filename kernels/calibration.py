@@ -47,7 +47,7 @@ from .probes import (
 )
 from .timing import Call, Stopping
 
-QUICK = Stopping(min_samples=3, min_seconds=0.05, max_seconds=0.12, target_spread=0.05)
+QUICK = Stopping(min_samples=3, min_seconds=0.04, max_seconds=0.11, target_spread=0.05)
 STREAMING = Stopping(min_samples=7, min_seconds=0.5, max_seconds=3.0, target_spread=0.05)
 WHOLE = Stopping(min_samples=5, min_seconds=0.5, max_seconds=1.5, target_spread=0.03)
 
@@ -126,14 +126,17 @@ def standard_plan(setting: Setting) -> Plan:
     odd = (2048, 25001)
     many = (256, 512, 1024, 4096) if gpu else (256, 512)
     products = [(1, *shape) for shape in (*shapes, odd)]
-    products += [(m, *shape) for m in (2, 3, 4, 8, 16, 32, 64, 128) for shape in few] + [(m, *odd) for m in (4, 16, 64)]
+    products += [(m, *shape) for m in (3, 4, 8, 16, 32, 64, 128) for shape in few] + [(m, *odd) for m in (4, 16, 64)]
     products += [(m, *shape) for m in many for shape in ((2048, 2048), (4096, 8192 if gpu else 4096), odd)]
     return Plan(
         dtypes=(torch.float32, torch.bfloat16),
         sizes=(setting.probe_bytes, 64 << 20, 8 << 20, 1 << 20),
         pool_bytes=max(1 << 30, 4 * setting.cache_bytes),
         products=tuple(products),
-        steps=tuple((32, kv_heads, 128, context) for kv_heads in (32, 8, 4) for context in (512, 4096, 16384)),
+        steps=(
+            *((32, kv_heads, 128, context) for kv_heads in (32, 8, 4) for context in (512, 4096, 16384)),
+            *((32, kv_heads, 64, context) for kv_heads in (32, 8) for context in (1024, 8192)),
+        ),
         flash=tuple((32, 8, 128, context) for context in (128, 512, 2048)),
         rows=512,
         width=4096,

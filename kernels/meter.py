@@ -7,10 +7,12 @@ from dataclasses import dataclass
 import torch
 
 from ..presets.calibration import Yard
-from .probes import BEATS, Beat, dtype_name, multiplying, streaming
+from .probes import BEATS, Beat, dtype_name, multiplying, repeated, streaming
 from .timing import Call, Stopping, interleave, paired_ratio, watch_for
 
 MOST_BEATS = 32
+MOST_IN_A_ROW = 32
+SHORTEST_S, SLOW_S = 0.01, 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,11 +73,17 @@ class Meter:
         return moved_bytes / self.memory.rate > flops / self.arithmetic.rate
 
     def timed(self, call: Call, *, memory: bool, stopping: Stopping | None = None) -> Point:
-        """Seconds of one call, by the ratio to the beats that ran beside it, half as long as it where that is more than one."""
+        """Seconds of one call, by the ratio to the beats that ran beside it.
+
+        A short one is called several times in a row: in a model too it follows its like, and the first after something else is slower.
+        The beats take half as long, at least one.
+        """
         tempo, watch = self.memory if memory else self.arithmetic, watch_for(self.device)
-        watch(call, 1)
-        count = min(MOST_BEATS, max(1, round(watch(call, 1) / 2 / tempo.seconds(1))))
-        found = interleave(
-            {"": call, "beat": tempo.beat.times(count).call}, watch=watch, stopping=stopping or self.stopping, warmup=0
-        )  # fmt: skip
-        return Point(seconds=paired_ratio(found[""], found["beat"]) * tempo.seconds(count), spread=found[""].spread)
+        once = watch(call, 1)
+        if once < SLOW_S:  # else the first call is as good as any
+            once = watch(call, 1)
+        row = min(MOST_IN_A_ROW, max(1, round(SHORTEST_S / once)))
+        count = min(MOST_BEATS, max(1, round(row * once / 2 / tempo.seconds(1))))
+        calls = {"": repeated(call, row), "beat": repeated(tempo.beat.call, count)}
+        found = interleave(calls, watch=watch, stopping=stopping or self.stopping, warmup=0)
+        return Point(seconds=paired_ratio(found[""], found["beat"]) * tempo.seconds(count) / row, spread=found[""].spread)

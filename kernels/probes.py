@@ -112,12 +112,17 @@ class Beat:
 
     def times(self, count: int) -> Beat:
         """So many calls as one."""
+        return Beat(call=repeated(self.call, count), amount=count * self.amount)
 
-        def several() -> None:
-            for _ in range(count):
-                self.call()
 
-        return Beat(call=several, amount=count * self.amount)
+def repeated(call: Call, count: int) -> Call:
+    """So many calls as one."""
+
+    def several() -> None:
+        for _ in range(count):
+            call()
+
+    return several
 
 
 def streaming(dtype: torch.dtype, device: torch.device, *, pool_bytes: int = POOL_BYTES) -> Beat:

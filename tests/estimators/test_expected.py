@@ -229,6 +229,16 @@ def test_what_bytes_do_not_explain_follows_arithmetic() -> None:
     assert arithmetic.attention_s == pytest.approx(5 / 3 * plain.attention_s, rel=0.02)
 
 
+def test_attention_follows_the_points_of_heads_as_wide() -> None:
+    wide = [point for point in ideal().attended if point.new == 1]
+    narrow = tuple(replace(point, head_dim=64, context=2 * point.context, seconds=5 * point.seconds) for point in wide)
+    for model, slower in (("llama-7b", False), ("gpt-2", True)):
+        spec, work = load_model(model), fp32(phase="decode", context=900)
+        plain, other = (expected(spec, work, ideal(attended=ideal().attended + more)) for more in ((), narrow))
+        assert plain and other
+        assert other.attention_s == pytest.approx((5 if slower else 1) * plain.attention_s, rel=0.02)
+
+
 def test_rows_cost_what_they_do_in_models_of_that_kind() -> None:
     lines = tuple(Overhead(dtype="fp32", seconds_per_row=cost, norm=norm) for norm, cost in (("rms", 1e-3), ("layer", 1e-12)))  # type: ignore[arg-type]
     for model, slower in (("llama-7b", True), ("gpt-2", False)):
