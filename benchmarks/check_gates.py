@@ -55,9 +55,11 @@ def schedule(scale: float) -> list[Run]:
 # --- one process: some runs, and a baseline for the next process ------------------------------------------------------
 
 
-def slowed(share: float) -> Callable[..., tuple[Call, float, float]]:
+Stepped = Callable[..., tuple[Call, float, float]]
+
+
+def slowed(plain: Stepped, share: float) -> Stepped:
     """`gates.stepped` with a step that takes `share` longer: it reads and multiplies rows that nobody asked for."""
-    plain = gates.stepped
 
     def stepped(gate: Gate, setting: Setting, seed: int) -> tuple[Call, float, float]:
         step, moved_bytes, flops = plain(gate, setting, seed)
@@ -88,7 +90,7 @@ def child(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
     plain = gates.stepped
     for run in asked["runs"]:
         baseline = msgspec.convert(asked["baseline"], Measurements)
-        gates.stepped = slowed(run["slow"]) if run["slow"] else plain
+        gates.stepped = slowed(plain, run["slow"]) if run["slow"] else plain
         neighbour = subprocess.Popen([sys.executable, __file__, "--neighbour"]) if run["busy"] else None
         start = time.perf_counter()
         try:
