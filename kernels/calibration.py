@@ -277,11 +277,14 @@ def elementwise(setting: Setting, plan: Plan, meter: Meter, dtype: torch.dtype) 
 
 
 def overhead(meter: Meter, dtype: torch.dtype, norm: Literal["rms", "layer"]) -> Overhead:
-    """A decode step of a model so small that its bytes and FLOPs take no time, over the rows that run in it."""
+    """A decode step of a model so small that its bytes and FLOPs take no time, over the rows that run in it.
+
+    Each step after other work: in a large model the weights of a layer drive everything else out of the caches.
+    """
     spec, work = TINIEST[norm], pass_of("decode", dtype, batch=1, context=16)
     ready = subject(build_model(spec, device=meter.device, dtype=dtype), work)
     count = sum(row.repeat for row in ledger(spec, work) if row.op in RUNNING)
-    return Overhead(dtype=dtype_name(dtype), seconds_per_row=meter.timed(ready.run, memory=False).seconds / count, norm=norm)
+    return Overhead(dtype=dtype_name(dtype), seconds_per_row=meter.timed(ready.run, memory=False, alone=True).seconds / count, norm=norm)
 
 
 def checks(setting: Setting, plan: Plan, meters: Mapping[torch.dtype, Meter], bare: Calibration) -> Iterator[Check]:

@@ -72,17 +72,17 @@ class Meter:
         """Which beat goes with so many bytes and FLOPs."""
         return moved_bytes / self.memory.rate > flops / self.arithmetic.rate
 
-    def timed(self, call: Call, *, memory: bool, stopping: Stopping | None = None) -> Point:
+    def timed(self, call: Call, *, memory: bool, stopping: Stopping | None = None, alone: bool = False) -> Point:
         """Seconds of one call, by the ratio to the beats that ran beside it.
 
         A short one is called several times in a row: in a model too it follows its like, and the first after something else is slower.
-        The beats take half as long, at least one.
+        `alone`: once, so that it finds the caches full of other things. The beats take half as long, at least one.
         """
         tempo, watch = self.memory if memory else self.arithmetic, watch_for(self.device)
         once = watch(call, 1)
         if once < SLOW_S:  # else the first call is as good as any
             once = watch(call, 1)
-        row = min(MOST_IN_A_ROW, max(1, round(SHORTEST_S / once)))
+        row = 1 if alone else min(MOST_IN_A_ROW, max(1, round(SHORTEST_S / once)))
         count = min(MOST_BEATS, max(1, round(row * once / 2 / tempo.seconds(1))))
         calls = {"": repeated(call, row), "beat": repeated(tempo.beat.call, count)}
         found = interleave(calls, watch=watch, stopping=stopping or self.stopping, warmup=0)
