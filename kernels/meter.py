@@ -33,7 +33,8 @@ class Tempo:
 
     def seconds(self, count: int) -> float:
         """Of so many in a row."""
-        return self.once_s + (count - 1) * (self.row_s - self.once_s) / (BEATS - 1)
+        further = max(self.row_s - self.once_s, self.row_s / BEATS) / (BEATS - 1)  # noise may make one call slower than four
+        return self.once_s + (count - 1) * further
 
     @property
     def rate(self) -> float:
