@@ -14,11 +14,11 @@ one thread of a Xeon with AMX, PyTorch 2.13 (`benchmarks/linear_calls.py`, which
 F.linear has to repack a bf16 weight for the matrix unit at every call; with the weight on the left it is taken as it lies.
 
 Long bf16 rows are slower, as x no longer stays in the first-level cache beside them. Folded, each row is two of half the length
-(`benchmarks/linear_calls.py --wall --dtype bf16`, two threads, 1, 2 and 8 rows of x):
+(the same script and thread, 1, 2 and 8 rows of x; with two threads by the clock 11008 gains 2 % too, see docs/measuring.md):
 
     weight                  4096 x 8192       4096 x 11008      4096 x 14336      3584 x 18944
-    mv or mm                0.86  0.89  0.89  0.79  0.80  0.80  0.71  0.73  0.72  0.66  0.66  0.66
-    folded                  0.84  0.80  0.81  0.81  0.79  0.77  0.89  0.84  0.82  0.81  0.76  0.74
+    mv or mm                0.90  0.90  0.93  0.81  0.81  0.81  0.80  0.83  0.82  0.64  0.63  0.65
+    folded                  0.86  0.86  0.80  0.81  0.78  0.76  0.94  0.92  0.91  0.88  0.85  0.78
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Tempo:
 
     def seconds(self, count: int) -> float:
         """Of so many in a row."""
-        further = max(self.row_s - self.once_s, self.row_s / BEATS) / (BEATS - 1)  # noise may make one call slower than four
+        further = max(0.0, self.row_s - self.once_s) / (BEATS - 1)  # where they are tiny, noise may make one call slower than four
         return self.once_s + (count - 1) * further
 
     @property

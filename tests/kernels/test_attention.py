@@ -132,6 +132,12 @@ def test_parts_of_a_cache_that_is_a_view() -> None:
         same(attend(q, keys, values, impl="grouped", causal=True), want(q, k, v, causal=True))
 
 
+@pytest.mark.parametrize(("heads", "threads", "parts"), [(25, 2, 1), (8, 2, 1), (1, 2, 2), (3, 2, 2), (5, 4, 4), (32, 5, 1)])
+def test_a_context_is_cut_where_threads_would_idle(heads: int, threads: int, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    assert grouped_module._parts(torch.empty(1, heads, 8192, 16, device="meta")) == parts
+
+
 @every_kernel
 @pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-5), (torch.bfloat16, 0.03), (torch.float16, 0.004)], ids=str)
 def test_narrow_formats_stay_near_the_reference(impl: str, dtype: torch.dtype, error: float) -> None:

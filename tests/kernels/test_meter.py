@@ -1,0 +1,97 @@
+"""The stopwatch in beats, with a clock that does what it is told."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tfm.kernels import meter
+from tfm.kernels.meter import Meter, Tempo
+from tfm.kernels.probes import BEATS, Beat
+from tfm.kernels.timing import Call, Stopping
+
+CPU = torch.device("cpu")
+
+
+class Machine:
+    """A machine whose calls take the seconds that they say, times how slow it is at the moment."""
+
+    def __init__(self) -> None:
+        self.now, self.slow = 0.0, 1.0
+
+    def call(self, seconds: float) -> Call:
+        """A call that lasts so long."""
+
+        def run() -> None:
+            self.now += self.slow * seconds
+
+        return run
+
+    def watch(self, call: Call, calls: int) -> float:
+        """Seconds of one call."""
+        start = self.now
+        for _ in range(calls):
+            call()
+        return (self.now - start) / calls
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """It stands in for the host's clock."""
+    made = Machine()
+    monkeypatch.setattr(meter, "watch_for", lambda _: made.watch)
+    return made
+
+
+def tempo(once: float, row: float, call: Call = lambda: None) -> Tempo:
+    return Tempo(beat=Beat(call=call, amount=100.0), once_s=once, row_s=row)
+
+
+def test_the_first_of_a_row_is_slower() -> None:
+    found = tempo(1.2, 4.2)
+    assert [found.seconds(count) for count in (1, BEATS, 8)] == pytest.approx([1.2, 4.2, 8.2])
+    assert found.rate == pytest.approx(BEATS * 100 / 4.2)
+    assert tempo(5.0, 4.0).seconds(32) == 5.0  # noise
+
+
+@pytest.mark.parametrize("seconds", [1e-4, 3e-3, 0.5])
+@pytest.mark.parametrize("alone", [False, True])
+def test_seconds_are_those_of_the_start_however_slow_the_machine_is_now(machine: Machine, seconds: float, alone: bool) -> None:
+    beat = machine.call(2e-3)
+    stopping = Stopping(min_samples=3, min_seconds=0.0, max_seconds=1.0, target_spread=1.0)
+    watch = Meter(
+        device=CPU, dtype=torch.float32, stopping=stopping, memory=tempo(2e-3, 8e-3, beat), arithmetic=tempo(9.0, 36.0)
+    )  # fmt: skip
+    machine.slow = 2.5
+    found = watch.timed(machine.call(seconds), memory=True, alone=alone)
+    assert found.seconds == pytest.approx(seconds)
+    assert found.spread == pytest.approx(0.0)
+
+
+def test_short_calls_are_made_several_in_a_row_unless_alone(machine: Machine) -> None:
+    stopping = Stopping(min_samples=3, min_seconds=0.0, max_seconds=1.0, target_spread=1.0)
+    order: list[str] = []
+
+    def noting(name: str, seconds: float) -> Call:
+        run = machine.call(seconds)
+
+        def noted() -> None:
+            order.append(name)
+            run()
+
+        return noted
+
+    watch = Meter(
+        device=CPU, dtype=torch.float32, stopping=stopping, memory=tempo(2e-3, 8e-3, noting("beat", 2e-3)), arithmetic=tempo(9.0, 36.0)
+    )  # fmt: skip
+    for alone, longest in ((False, 10), (True, 1)):
+        order.clear()
+        watch.timed(noting("call", 1e-3), memory=True, alone=alone)
+        runs = "".join("c" if name == "call" else " " for name in order[2:]).split()  # after the two that find out how long it takes
+        assert min(map(len, runs)) == longest
+
+
+def test_which_beat() -> None:
+    watch = Meter(device=CPU, dtype=torch.float32, stopping=Stopping(), memory=tempo(1.0, 4.0), arithmetic=tempo(0.1, 0.4))
+    assert (watch.yard.stream_bytes_per_s, watch.yard.flops_per_s) == (100.0, 1000.0)
+    assert watch.waits_for_memory(100, 999) and not watch.waits_for_memory(100, 1001)
