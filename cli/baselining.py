@@ -11,10 +11,21 @@ from msgspec.structs import replace
 
 from ..estimators.gates import entries_of, updated
 from ..estimators.work import Phase
-from ..presets.baseline import SCHEMA, Baseline, Exact, Gate, Measurements, load_baseline, looks_like_baseline, may_replace, save_baseline
+from ..presets.baseline import (
+    SCHEMA,
+    Baseline,
+    Exact,
+    Gate,
+    Measured,
+    Measurements,
+    load_baseline,
+    looks_like_baseline,
+    may_replace,
+    save_baseline,
+)
 from ..presets.baseline import Setting as Point
 from ..presets.errors import UnknownNameError, UnreadableError, UsageError
-from .checking import Known, Line, Tell, median, need_gates
+from .checking import Known, Line, Tell, median, need_gates, share_of
 
 ALL = "all"
 PHASES: tuple[Phase, ...] = ("prefill", "decode", "train")
@@ -23,7 +34,7 @@ PHASES: tuple[Phase, ...] = ("prefill", "decode", "train")
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked for, as typed; None is what was not said.
 
-    `dtype` is all three formats at once, of measured gates too. `measure`: kinds of measured gates. `layers`: theirs.
+    `dtype` is all three formats at once, of measured gates too. `measure`: kinds of measured gates. `layers`, `threshold`: theirs.
     """
 
     model: str | None = None
@@ -40,6 +51,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     hardware: str | None = None
     measure: str | None = None
     layers: int | None = None
+    threshold: str | None = None
     threads: int | None = None
     presets: str | None = None
 
@@ -156,7 +168,7 @@ def measurements(wanted: Wanted, old: Baseline | None, parts: Sequence[str], tel
         return kept
     from ..kernels.gates import measure_gates
 
-    found = measure_gates(gates, threads=threads, tell=tell)
+    found = measure_gates(gates, threshold=share_of(wanted.threshold), threads=threads, tell=tell)
     return replace(found, entries=tuple(replace(entry, efficiencies=short(entry.efficiencies)) for entry in found.entries))
 
 
@@ -190,7 +202,19 @@ def update(path: Path, wanted: Wanted, *, parts: Sequence[str], folders: Sequenc
         exact = [] if old is None else list(old.exact)
     made = Baseline(schema=SCHEMA, version=version, exact=tuple(exact), measured=measurements(wanted, old, parts, tell))
     save_baseline(made, path)
-    return Update(baseline=made, lines=tuple(differences(old, made)))
+    return Update(baseline=made, lines=tuple(differences(old, made, share_of(wanted.threshold))))
+
+
+def unsure(entry: Measured, threshold: float) -> str:
+    """What to say of numbers that lie too far apart for a threshold; nothing of others."""
+    from ..estimators.significance import sure, uncertainty
+
+    if sure(entry.efficiencies, threshold):
+        return ""
+    return (
+        f"its blocks lie so far apart that it is known to {uncertainty(entry.efficiencies):.1%} only; a threshold of {threshold:.1%} asks "
+        "for half of itself: write it anew on a quieter machine, or take a wider --threshold"
+    )
 
 
 def existing(path: Path, wanted: Wanted) -> Baseline | None:
@@ -205,7 +229,7 @@ def existing(path: Path, wanted: Wanted) -> Baseline | None:
         return None
 
 
-def differences(old: Baseline | None, new: Baseline) -> Iterator[Line]:
+def differences(old: Baseline | None, new: Baseline, threshold: float) -> Iterator[Line]:
     """Every entry of old and new: "ok", "changed", "new" or "dropped"; measured ones "measured" where they are new numbers."""
     from ..estimators.gates import compare
     from .checking import exact_line
@@ -222,7 +246,8 @@ def differences(old: Baseline | None, new: Baseline) -> Iterator[Line]:
     same = old is not None and old.measured is new.measured
     for measured in () if new.measured is None else new.measured.entries:
         name = measured.gate.id
-        verdict = "ok" if same else "measured"
-        yield Line(id=name, kind="measured", quantity="efficiency", baseline=was.pop(name, None), now=median(measured), verdict=verdict)
+        verdict, why = ("ok", "") if same else ("measured", unsure(measured, threshold))
+        before, now = was.pop(name, None), median(measured)
+        yield Line(id=name, kind="measured", quantity="efficiency", baseline=before, now=now, verdict=verdict, why=why)
     for name, efficiency in was.items():
         yield Line(id=name, kind="measured", quantity="efficiency", baseline=efficiency, now=None, verdict="dropped")

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from .output import Answer
     from .tables import Table
 
-USUAL_THRESHOLD = "5%"
 MOST_ROWS = 40  # of a table for people; beyond that, and where something is not ok, exact gates that are ok are left out
 
 File = Annotated[str | None, typer.Argument(metavar="[BASELINE]", help="A file that --update wrote, as in tfm.json.")]
@@ -39,7 +38,12 @@ Activations = Annotated[str | None, typer.Option("--activation-dtype", help="For
 Measure = Annotated[str | None, typer.Option("--measure", help="Measured gates: decode, attention or both (needs torch and scipy).")]
 Layers = Annotated[int | None, typer.Option("--layers", min=1, help="Layers of a measured decode step; what suits the model if not given.")]
 Only = Annotated[str | None, typer.Option("--only", help="exact or measured: this half of the baseline alone.")]
-Threshold = Annotated[str | None, typer.Option("--threshold", help="A slowdown smaller than this is no finding; 5% if not given.")]
+Threshold = Annotated[
+    str | None,
+    typer.Option(
+        "--threshold", help="A slowdown smaller than this is no finding, and what --update measures long enough for; 5% if not given."
+    ),
+]
 Against = Annotated[str | None, typer.Option("--against", help="Another tfm, as in '/opt/new/bin/tfm': both measured alternately.")]
 AgainstPython = Annotated[str | None, typer.Option("--against-python", help="The same, by its virtual environment or python.")]
 Junit = Annotated[str | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML.")]
@@ -86,19 +90,21 @@ def check(
       tfm check tfm.json
       tfm check tfm.json --only exact --junit tfm.xml --summary tfm.md
     """
+    from ..estimators.significance import USUAL_THRESHOLD
     from .baselining import Wanted
     from .output import one_format
 
     one_format(as_json=as_json, as_csv=as_csv, as_markdown=as_markdown)
     wanted = Wanted(
         model=model, phase=phase, batch=batch, ctx=ctx, src=src, images=images, dtype=dtype, weight_dtype=weight_dtype, kv_dtype=kv_dtype,
-        activation_dtype=activation_dtype, gqa=gqa, hardware=hardware, measure=measure, layers=layers, threads=threads, presets=presets,
+        activation_dtype=activation_dtype, gqa=gqa, hardware=hardware, measure=measure, layers=layers, threshold=threshold, threads=threads,
+        presets=presets,
     )  # fmt: skip
     other = other_command(against, against_python)
     refuse_mixtures(baseline, wanted, update=update, against=other is not None)
-    refuse_idle(wanted, only, threshold, update=update, against=other is not None)
+    refuse_idle(wanted, only, update=update, against=other is not None)
     refuse_files(baseline, junit, summary)
-    clock = {"--threshold": threshold, "--threads": wanted.threads}
+    clock = {"--threshold": wanted.threshold, "--threads": wanted.threads}
     said_of_clock = tuple(option for option, value in clock.items() if value is not None)
     show = Show(
         as_json=as_json, as_csv=as_csv, as_markdown=as_markdown, junit=junit, summary=summary, of_the_clock=said_of_clock
@@ -106,8 +112,8 @@ def check(
     if update:
         write(str(baseline), wanted, only, show)
         return
-    checked = compare(baseline, wanted, other, only=only, threshold=threshold or USUAL_THRESHOLD)
-    said: dict[str, object] = {"baseline": baseline, "threshold": threshold or USUAL_THRESHOLD, "only": only}
+    checked = compare(baseline, wanted, other, only=only)
+    said: dict[str, object] = {"baseline": baseline, "threshold": threshold or f"{USUAL_THRESHOLD:.0%}", "only": only}
     show.checked(checked, baseline or "two installations", inputs=said)
     if checked.exit_code:
         raise typer.Exit(checked.exit_code)
@@ -141,30 +147,31 @@ def refuse_mixtures(baseline: str | None, wanted: Wanted, *, update: bool, again
         raise UsageError("--update writes a baseline and --against compares without one; give one of them")
     if not baseline and (baseline is not None or not against):
         raise UsageError("which baseline? give a file that `tfm check --update FILE --model ...` wrote")
-    of_update = {*wanted.said} - {"threads", "presets"} - ({"model", "measure", "layers", "dtype"} if against else set())
+    of_update = {*wanted.said} - {"threshold", "threads", "presets"} - ({"model", "measure", "layers", "dtype"} if against else set())
     if of_update and not update:
         first = min(of_update).replace("_", "-")
         raise UsageError(f"--{first} says what a baseline is to hold and belongs to --update; a check takes it from the file")
 
 
-def refuse_idle(wanted: Wanted, only: str | None, threshold: str | None, *, update: bool, against: bool) -> None:
+def refuse_idle(wanted: Wanted, only: str | None, *, update: bool, against: bool) -> None:
     """Options that would change nothing beside the others. Raises UsageError."""
     measures = wanted.measure is not None or (wanted.model is None and only != "exact")  # of --update
     if against and only is not None:
         raise UsageError("--only chooses a half of a baseline, and two installations are compared by measured gates alone; leave it out")
-    if only == "exact" and (threshold is not None or wanted.threads is not None or wanted.measure is not None):
+    if only == "exact" and (wanted.threshold, wanted.threads, wanted.measure) != (None, None, None):
         raise UsageError("--only exact measures nothing: --measure, --threshold and --threads have no part in it; leave them out")
     if not update:
         return
-    if threshold is not None:
-        raise UsageError("--threshold says what a check calls slower; --update compares nothing, leave it out")
     if only == "measured" and wanted.model is not None and wanted.measure is None:
         raise UsageError("--only measured writes no exact gates: say with --measure what is to be measured of --model, or leave --only out")
-    if wanted.threads is not None and not measures:
-        raise UsageError("--threads is of measured gates; nothing is measured here, --measure asks for it")
+    for name, value in (("threads", wanted.threads), ("threshold", wanted.threshold)):
+        if value is not None and not measures:
+            raise UsageError(f"--{name} is of measured gates; nothing is measured here, --measure asks for it")
     if wanted.layers is not None and "decode" not in (wanted.measure or ""):
         raise UsageError("--layers is of measured decode steps: give --measure decode beside it")
-    exact = sorted({*wanted.said} - {"model", "measure", "layers", "threads", "presets"} - ({"dtype"} if wanted.measure else set()))
+    exact = sorted(
+        {*wanted.said} - {"model", "measure", "layers", "threshold", "threads", "presets"} - ({"dtype"} if wanted.measure else set())
+    )
     if exact and (wanted.model is None or only == "measured"):
         raise UsageError(f"--{exact[0].replace('_', '-')} says what exact gates are written for --model; without those it changes nothing")
 
@@ -194,26 +201,16 @@ def parts_of(only: str | None) -> tuple[str, ...]:
     return (only,)
 
 
-def share_of(threshold: str) -> float:
-    """The threshold. Raises UsageError."""
-    from .units import parse_ratio
-
-    share = parse_ratio(threshold, name="--threshold")
-    if not share < 1:
-        raise UsageError(f"--threshold: got {threshold!r}; allowed: more than 0 and less than 1, as in 5% or 0.05")
-    return share
-
-
 # --- doing it -----------------------------------------------------------------------------------------------------------
 
 
-def compare(baseline: str | None, wanted: Wanted, other: Sequence[str] | None, *, only: str | None, threshold: str) -> Checked:
+def compare(baseline: str | None, wanted: Wanted, other: Sequence[str] | None, *, only: str | None) -> Checked:
     """Check a file, or two installations by its gates (or those asked for). Raises TfmError."""
     from ..presets.loader import given_folders
-    from .checking import check_baseline
+    from .checking import check_baseline, share_of
     from .measuring import Progress
 
-    share, parts, progress = share_of(threshold), parts_of(only), Progress()
+    share, parts, progress = share_of(wanted.threshold), parts_of(only), Progress()
     try:
         if other is not None:
             return both(baseline, wanted, other, share, progress)

@@ -12,19 +12,19 @@ import msgspec
 from msgspec.structs import replace
 
 from ..estimators.gates import Compared, Moved, check_entries
+from ..estimators.significance import USUAL_THRESHOLD
 from ..presets.baseline import Baseline, Figure, Gate, Measured, Measurements, load_baseline
 from ..presets.device import Device, load_device
 from ..presets.errors import IncomparableError, MissingExtraError, TfmError, UsageError
 from ..presets.loader import load_model
 from ..presets.spec import ModelSpec
 from ..presets.variants import with_kv_heads
-from .units import format_exact, format_percent, format_seconds
+from .units import format_exact, format_percent, format_seconds, parse_ratio
 
 if TYPE_CHECKING:
     from ..estimators.significance import Judgement
 
 PARTS = ("exact", "measured")
-THRESHOLD = 0.05
 MOST_TERMS = 3  # named in a line of text; JSON has all
 FINDINGS = ("changed", "gone", "slower")
 NEW_BASELINE = "`tfm check --update` makes it the baseline if that is meant"
@@ -99,6 +99,16 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         trouble = [line for line in self.lines if line.verdict not in ("ok", "faster", "noisy")]
         return "\n".join([counted(self.lines), *(f"{line.verdict}: {line.id}: {told(line)}" for line in trouble)])
+
+
+def share_of(threshold: str | None) -> float:
+    """The threshold as typed; the usual one where nothing was. Raises UsageError."""
+    if threshold is None:
+        return USUAL_THRESHOLD
+    share = parse_ratio(threshold, name="--threshold")
+    if not share < 1:
+        raise UsageError(f"--threshold: got {threshold!r}; allowed: more than 0 and less than 1, as in 5% or 0.05")
+    return share
 
 
 # --- exact ----------------------------------------------------------------------------------------------------------
@@ -242,7 +252,7 @@ def check_baseline(
     *,
     parts: Sequence[str] = PARTS,
     folders: Sequence[Path] = (),
-    threshold: float = THRESHOLD,
+    threshold: float = USUAL_THRESHOLD,
     threads: int | None = None,
     tell: Tell = lambda _: None,
 ) -> Checked:

@@ -18,6 +18,7 @@ Verdict = Literal["ok", "slower", "faster", "noisy"]
 ALPHA = 0.01  # one-sided: how often chance alone may look like this
 RESAMPLES = 9999
 SEED = 2026  # the same numbers give the same verdict
+USUAL_THRESHOLD = 0.05
 FEWEST = 5  # with four blocks a side chance alone reaches 1 in 70: no test could find anything
 
 
@@ -54,6 +55,22 @@ def compare(baseline: Sequence[float], now: Sequence[float], *, threshold: float
     )
     spread = stats.bootstrap((then, present), difference, method="percentile", n_resamples=RESAMPLES, rng=SEED, vectorized=True)
     return judged(observed, spread.confidence_interval, float(test.pvalue), threshold)
+
+
+def uncertainty(efficiencies: Sequence[float]) -> float:
+    """How surely blocks of one run say their median: half of its 95 % interval (percentile bootstrap of the logarithms), 0.02 is 2 %."""
+    stats, np = needed()
+    found = stats.bootstrap((np.log(efficiencies),), np.median, method="percentile", n_resamples=RESAMPLES, rng=SEED, vectorized=True)
+    return float(found.confidence_interval.high - found.confidence_interval.low) / 2
+
+
+def sure(efficiencies: Sequence[float], threshold: float) -> bool:
+    """Whether blocks are sure enough to gate a slowdown with this threshold: to half of it.
+
+    Two such runs differ by chance with a standard deviation of about a third of the threshold, so that a slowdown of twice the
+    threshold shows itself to test and threshold alike.
+    """
+    return uncertainty(efficiencies) <= threshold / 2
 
 
 def compare_pairs(before: Sequence[float], after: Sequence[float], *, threshold: float) -> Judgement:

@@ -27,17 +27,16 @@ from ..presets import spec as s
 from ..presets.calibration import SCHEMA, Attended, Calibration, Check, Elementwise, Overhead, Product, Stream
 from ..presets.device import Device
 from .attention import Kernel, kernel_named
+from .beats import POOL_BYTES
 from .benchmarks.setting import Setting
 from .benchmarks.whole import pass_of, subject
 from .benchmarks.yardstick import measured_device
-from .linear import fast_linear
 from .machine import machine
 from .masks import Rules
 from .meter import Meter
 from .model import build_model
 from .modules import activation_named
 from .probes import (
-    POOL_BYTES,
     Bandwidth,
     dtype_name,
     measured_bandwidth,
@@ -46,6 +45,7 @@ from .probes import (
     require_memory,
 )
 from .timing import Call, Stopping
+from .tuning import product
 
 QUICK = Stopping(min_samples=3, min_seconds=0.04, max_seconds=0.11, target_spread=0.05)
 STREAMING = Stopping(min_samples=7, min_seconds=0.5, max_seconds=3.0, target_spread=0.05)
@@ -228,7 +228,7 @@ def products(plan: Plan, meter: Meter, pool: Tensor) -> Iterator[Product]:
         matrices = pool[: pool.numel() // (k * n) * k * n].view(-1, n, k)
         x = random_tensor((m, k), pool.dtype, meter.device)
         memory = meter.waits_for_memory(k * n * pool.itemsize, 2 * m * k * n)
-        found = meter.timed(in_turn(partial(fast_linear, x), matrices), memory=memory)
+        found = meter.timed(product(x, list(matrices)), memory=memory)
         yield Product(dtype=name, m=m, k=k, n=n, seconds=found.seconds, spread=found.spread)
 
 

@@ -25,7 +25,7 @@ import torch
 from msgspec.structs import replace
 
 from ..estimators.latency import roofline
-from ..estimators.significance import Judgement, compare
+from ..estimators.significance import Judgement, compare, sure
 from ..estimators.work import Pass
 from ..presets import spec as s
 from ..presets.baseline import Gate, Measured, Measurements
@@ -33,18 +33,20 @@ from ..presets.calibration import Machine
 from ..presets.errors import IncomparableError, UnknownNameError, UsageError
 from ..presets.loader import load_model
 from ..presets.spec import ModelSpec
+from .beats import POOL_BYTES, multiplying, streaming
 from .benchmarks.attention import Problem, prepare
 from .benchmarks.setting import Setting, torch_dtype
 from .benchmarks.whole import depth, needed_bytes, pass_of, subject
 from .benchmarks.yardstick import measured_device
 from .machine import machine
 from .model import build_model, cut
-from .probes import POOL_BYTES, dtype_name, free_memory_bytes, multiplying, pick_device, require_memory, streaming
+from .probes import dtype_name, free_memory_bytes, pick_device, require_memory
 from .timing import Call, Watch, host_watch, refuse_impossible, rotated, watch_for
 
 Tell = Callable[[str], None]
 KINDS = ("decode", "attention")
 DEFAULT_MODEL = "llama-7b"
+MOST_RUNS = 3  # what is too noisy to judge, as a baseline or compared with one, is measured so many times at most
 STEP_BYTES = 640 << 20  # what `default_gates` aims at: streamed in a tenth of a second on a slow processor
 
 
@@ -135,14 +137,28 @@ class Blocked:
     seconds: float
 
 
-def measure_gates(gates: Sequence[Gate], *, threads: int | None = None, tell: Tell = lambda _: None, plan: Plan = PLAN) -> Measurements:
+def measure_gates(
+    gates: Sequence[Gate], *, threshold: float | None = None, threads: int | None = None, tell: Tell = lambda _: None, plan: Plan = PLAN
+) -> Measurements:
     """Measure gates on this machine, one after another. `threads`: of a processor, `quiet_threads` if not given.
 
+    `threshold`: of the checks that will be made against them; what is not sure enough for it is measured longer.
     Raises UnreadableError where memory does not allow it, before anything is allocated.
     """
     with threads_set(threads):
-        entries = tuple(Measured(gate=gate, efficiencies=efficiencies(gate, plan, tell)) for gate in gates)
+        entries = tuple(Measured(gate=gate, efficiencies=until_sure(gate, threshold, plan, tell)) for gate in gates)
         return Measurements(machine=machine(pick_device()), entries=entries)
+
+
+def until_sure(gate: Gate, threshold: float | None, plan: Plan, tell: Tell) -> tuple[float, ...]:
+    """One number a block, of as many runs as make them sure enough, MOST_RUNS at most: every later check is held against them."""
+    found = efficiencies(gate, plan, tell)
+    for _ in range(MOST_RUNS - 1):
+        if threshold is None or sure(found, threshold):
+            break
+        tell(f"{gate.id}: its blocks lie too far apart for a threshold of {threshold:.1%}; measuring longer")
+        found += efficiencies(gate, plan, tell)
+    return found
 
 
 def efficiencies(gate: Gate, plan: Plan, tell: Tell) -> tuple[float, ...]:
@@ -263,13 +279,21 @@ def check_gates(
 
 
 def checked(entry: Measured, threshold: float, plan: Plan, tell: Tell) -> tuple[Measured, Judgement]:
-    """One gate. Two runs have to be slower for a finding, each by itself, and both together say by how much."""
+    """One gate. For a finding all runs together have to be slower, and the last of them by itself.
+
+    What looks slower is measured again, and so is what is too noisy to say, until MOST_RUNS were made.
+    """
     now = efficiencies(entry.gate, plan, tell)
     judgement = compare(entry.efficiencies, now, threshold=threshold)
-    if judgement.verdict in ("slower", "noisy"):
+    confirmed = False
+    for _ in range(MOST_RUNS - 1):
+        if confirmed or judgement.verdict not in ("slower", "noisy"):
+            break
         tell(f"{entry.gate.id}: looks {judgement.verdict} ({judgement.slowdown:+.1%}); measuring again")
         again = efficiencies(entry.gate, plan, tell)
-        alone, together = (compare(entry.efficiencies, some, threshold=threshold) for some in (again, now + again))
-        judgement = alone if judgement.verdict == "slower" and alone.verdict != "slower" else together
         now += again
+        alone, judgement = (compare(entry.efficiencies, some, threshold=threshold) for some in (again, now))
+        confirmed = alone.verdict == judgement.verdict == "slower"
+    if judgement.verdict == "slower" and not confirmed:
+        judgement = replace(judgement, verdict="noisy")
     return Measured(gate=entry.gate, efficiencies=now), judgement

@@ -1,7 +1,8 @@
 """Linear layers for few rows, where the weight's bytes are the cost: the fastest of PyTorch's calls for the same product.
 
-On a CPU those calls differ by up to 2.1. Share of the bandwidth that a matrix-vector product reaches in fp32; weight 4096 x 4096,
-one thread of a Xeon with AMX, PyTorch 2.13 (`benchmarks/linear_calls.py`, which has other shapes too, and int8 and int4 weights):
+On a CPU those calls differ by up to 2.1, and which one is fastest differs between machines: `tuning` tries them on the machine at hand.
+Where nobody has tried, `usual_call` follows this table. Share of the bandwidth that a matrix-vector product reaches in fp32; weight
+4096 x 4096, one thread of a Xeon with AMX, PyTorch 2.13 (`benchmarks/linear_calls.py`, which has other shapes too, and int8 and int4):
 
     rows                                     1     2     3     4     8     12    16    64
     bf16  F.linear(x, w)                     0.58  0.58  0.57  0.57  0.60  0.58  0.47  0.34
@@ -19,25 +20,57 @@ Long bf16 rows are slower, as x no longer stays in the first-level cache beside 
     weight                  4096 x 8192       4096 x 11008      4096 x 14336      3584 x 18944
     mv or mm                0.90  0.90  0.93  0.81  0.81  0.81  0.80  0.83  0.82  0.64  0.63  0.65
     folded                  0.86  0.86  0.80  0.81  0.78  0.76  0.94  0.92  0.91  0.88  0.85  0.78
+
+On an AMD EPYC (Zen 4) the same library runs `mv` on one thread, and the order is another: two threads by the clock, one row, weight
+4096 x 4096, share of `sum` in fp32: fp32 mv 0.59, parts 0.98; bf16 mv 0.31, F.linear 0.57, parts 0.60, reordered 0.71.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 FEW_ROWS = 128  # from here on a product is bound by arithmetic, and all calls are alike
-NARROW, SLICES = 16, 8
+NARROW, SLICES, PARTS = 16, 8, 16
 WIDE, FOLDED_ROWS = 10_240, 8
+
+Call = Callable[[Tensor, Tensor], Tensor]
+Key = tuple[int, tuple[int, ...], torch.dtype, bool, int]
+CHOSEN: dict[Key, str] = {}  # what `tuning` found the fastest here; empty until it was asked
+_heard: list[dict[Key, list[Tensor]]] = []
+
+
+def key_of(rows: int, weight: Tensor) -> Key:
+    """What the fastest call depends on: rows of x, the weight's shape, format and layout, and the threads."""
+    return rows, tuple(weight.shape), weight.dtype, weight.is_contiguous(), torch.get_num_threads()
+
+
+@contextmanager
+def listening() -> Iterator[dict[Key, list[Tensor]]]:
+    """Collects the weights that linear layers with few rows on a CPU multiply by meanwhile."""
+    heard: dict[Key, list[Tensor]] = {}
+    _heard.append(heard)
+    try:
+        yield heard
+    finally:
+        _heard.remove(heard)
 
 
 def linear_call(rows: int, weight: Tensor) -> str:
-    """Which call is fastest for so many rows: "mv", "mm", "folded", "narrow", "slices" or "linear". Accelerators have one good call."""
-    outputs, inputs = weight.shape
+    """Which of CALLS so many rows take: what was found fastest here, else the usual one. Accelerators have one good call."""
     if weight.device.type != "cpu" or rows > FEW_ROWS:
         return "linear"
-    if weight.dtype == torch.bfloat16 and rows <= FOLDED_ROWS and inputs > WIDE and inputs % 2 == 0 and weight.is_contiguous():
+    return CHOSEN.get(key_of(rows, weight)) or usual_call(rows, weight)
+
+
+def usual_call(rows: int, weight: Tensor) -> str:
+    """The fastest call by the table above, for few rows on a CPU."""
+    outputs, inputs = weight.shape
+    if weight.dtype == torch.bfloat16 and rows <= FOLDED_ROWS and inputs > WIDE and folds(weight):
         return "folded"
     if rows == 1:
         return "mv"
@@ -48,35 +81,77 @@ def linear_call(rows: int, weight: Tensor) -> str:
     return "slices" if weight.dtype == torch.float32 and 12 < rows <= 64 and outputs % SLICES == 0 else "linear"
 
 
+def possible_calls(rows: int, weight: Tensor) -> list[str]:
+    """Those of CALLS that can take so many rows and this weight."""
+    outputs = weight.shape[0]
+    takes = {
+        "mv": rows == 1,
+        "folded": weight.dtype == torch.bfloat16 and folds(weight),
+        "narrow": outputs % NARROW == 0 and weight.is_contiguous(),
+        "slices": outputs % SLICES == 0 and weight.is_contiguous(),
+        "parts": outputs >= PARTS and weight.is_contiguous(),
+    }
+    return [name for name in CALLS if takes.get(name, True)]
+
+
+def folds(weight: Tensor) -> bool:
+    """Whether its rows can be seen as two of half the length."""
+    return weight.shape[1] % 2 == 0 and weight.is_contiguous()
+
+
 def fast_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x [...,I] times weight [O,I] transposed, plus bias [O]: [...,O], by the call that `linear_call` names."""
     outputs, inputs = weight.shape
-    call = linear_call(x.numel() // inputs, weight)
+    count = x.numel() // inputs
+    call = linear_call(count, weight)
+    if _heard and count <= FEW_ROWS and weight.device.type == "cpu":
+        for heard in _heard:
+            heard.setdefault(key_of(count, weight), []).append(weight)
     if call == "linear":
         return F.linear(x, weight, bias)
-    if call == "mv":
-        row = x.reshape(inputs)
-        out = torch.mv(weight, row) if bias is None else torch.addmv(bias, weight, row)
-        return out.view(*x.shape[:-1], outputs)
-    rows = x.reshape(-1, inputs)
-    if call == "mm":
-        # [O,I] @ [I,R] -> [O,R]
-        out = torch.mm(weight, rows.t()).t()
-    elif call == "folded":
-        out = folded(rows, weight).t()
-    elif call == "narrow":
-        # [n,R,I] @ [n,I,16] -> [n,R,16]
-        out = torch.bmm(rows.expand(outputs // NARROW, -1, -1), weight.view(-1, NARROW, inputs).transpose(1, 2)).transpose(0, 1)
-    else:
-        # [8,O/8,I] @ [8,I,R] -> [O,R]
-        out = torch.bmm(weight.view(SLICES, -1, inputs), rows.t().expand(SLICES, -1, -1)).view(outputs, -1).t()
+    rows = x.reshape(count, inputs)
+    if call == "mv" and bias is not None:
+        return torch.addmv(bias, weight, rows[0]).view(*x.shape[:-1], outputs)
     # rows together again: what follows, the bias first, would walk the columns of a transposed tensor
-    out = out.contiguous().view(*x.shape[:-1], outputs)
+    out = CALLS[call](rows, weight).contiguous().view(*x.shape[:-1], outputs)
     return out if bias is None else out + bias
 
 
+# --- the calls: rows [R,I] times a weight [O,I] transposed, [R,O] --------------------------------------------------------
+
+
+def by_vector(rows: Tensor, weight: Tensor) -> Tensor:
+    """One row: a matrix-vector product."""
+    return torch.mv(weight, rows[0]).unsqueeze(0)
+
+
+def weight_left(rows: Tensor, weight: Tensor) -> Tensor:
+    """[O,I] @ [I,R], as the weight lies."""
+    return torch.mm(weight, rows.t()).t()
+
+
+def narrow(rows: Tensor, weight: Tensor) -> Tensor:
+    """A small product for every 16 outputs: [n,R,I] @ [n,I,16] -> [n,R,16]."""
+    slices = weight.view(-1, NARROW, weight.shape[1])
+    return torch.bmm(rows.expand(len(slices), -1, -1), slices.transpose(1, 2)).transpose(0, 1).reshape(len(rows), -1)
+
+
+def slices(rows: Tensor, weight: Tensor) -> Tensor:
+    """Eight products with the weight on the left: [8,O/8,I] @ [8,I,R] -> [O,R]."""
+    return torch.bmm(weight.view(SLICES, -1, weight.shape[1]), rows.t().expand(SLICES, -1, -1)).view(-1, len(rows)).t()
+
+
+def parts(rows: Tensor, weight: Tensor) -> Tensor:
+    """Sixteen products, [16,R,I] @ [16,I,O/16], and one of the outputs that are left over: the threads share them out."""
+    outputs, inputs = weight.shape
+    even = outputs // PARTS * PARTS
+    pieces = weight[:even].view(PARTS, -1, inputs)
+    out = torch.bmm(rows.expand(PARTS, -1, -1), pieces.transpose(1, 2)).transpose(0, 1).reshape(len(rows), even)
+    return out if even == outputs else torch.cat((out, F.linear(rows, weight[even:])), dim=1)
+
+
 def folded(rows: Tensor, weight: Tensor) -> Tensor:
-    """Rows [R,I] times a weight [O,I] transposed, as [O,R]: half rows of the weight times both halves of x, of which one belongs to them.
+    """Half rows of the weight times both halves of x, of which one belongs to them.
 
     The arithmetic doubles, which waits for memory anyway. Each half is rounded to bf16: 1.4 times the error of one rounding.
     """
@@ -84,4 +159,38 @@ def folded(rows: Tensor, weight: Tensor) -> Tensor:
     halves = rows.reshape(R, 2, inputs // 2).permute(2, 1, 0).reshape(inputs // 2, 2 * R)
     # [2O,I/2] @ [I/2,2R] -> [O,2,2,R]
     both = torch.mm(weight.view(2 * outputs, inputs // 2), halves).view(outputs, 2, 2, R)
-    return both[:, 0, 0] + both[:, 1, 1]
+    return (both[:, 0, 0] + both[:, 1, 1]).t()
+
+
+def reorders(weight: Tensor) -> bool:
+    """Whether oneDNN has kernels for weights in an order of its own: bf16 on a processor with vector instructions for it."""
+    return (
+        weight.device.type == "cpu"
+        and weight.dtype == torch.bfloat16
+        and torch.backends.mkldnn.is_available()
+        and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+        and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    )
+
+
+def reordered(weight: Tensor, rows: int) -> Tensor:
+    """A weight [O,I] in the order in which oneDNN's kernels want it for so many rows: an opaque tensor of the same shape and bytes."""
+    return torch.ops.mkldnn._reorder_linear_weight(weight.detach(), rows)  # type: ignore[no-any-return]
+
+
+def by_reordered(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x [...,I] times a reordered weight [O,I] transposed, plus bias [O]: [...,O]."""
+    rows = x.reshape(-1, x.shape[-1])
+    out = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
+    return out.view(*x.shape[:-1], out.shape[-1])  # type: ignore[no-any-return]
+
+
+CALLS: dict[str, Call] = {
+    "mv": by_vector,
+    "linear": F.linear,
+    "mm": weight_left,
+    "folded": folded,
+    "narrow": narrow,
+    "slices": slices,
+    "parts": parts,
+}

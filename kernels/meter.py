@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from ..presets.calibration import Yard
-from .probes import BEATS, Beat, dtype_name, multiplying, repeated, streaming
+from .beats import BEATS, Beat, multiplying, repeated, streaming
+from .probes import dtype_name
 from .timing import Call, Stopping, interleave, paired_ratio, watch_for
 
 MOST_BEATS = 32

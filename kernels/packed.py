@@ -1,6 +1,6 @@
-"""Weight-only int8 and int4 models: every matrix stored narrow and multiplied by the kernels of `linear.py`.
+"""Linear layers whose matrix is stored in another way: int8 and int4 (weight-only), or bf16 in the order of oneDNN's kernels.
 
-Activations stay as they are. Bytes halve and quarter; what the clock makes of it is what `tfm bench decode` measures.
+Activations stay as they are. In int8 and int4 bytes halve and quarter; what the clock makes of it is what `tfm bench decode` measures.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..presets.errors import UnknownNameError, UsageError
+from .linear import by_reordered, reordered
 from .modules import Linear, Table
 from .quantized import INT4_GROUP, Int4Weight, Int8Weight, int4_weight, int8_weight, weight_only_linear
 
@@ -35,6 +36,25 @@ def pack(linear: Linear, kind: str) -> None:
     linear.register_parameter("weight", None)
     linear.__class__ = PackedLinear
     linear.narrow = narrow  # type: ignore[assignment]
+
+
+class ReorderedLinear(Linear):
+    """x [..., d_in] -> [..., d_out] with a bf16 matrix in the order that oneDNN multiplies by: what a `Linear` becomes, where it stands."""
+
+    stored: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x W^T + b."""
+        return by_reordered(x, self.stored, self.bias)
+
+
+@torch.no_grad()
+def reorder(linear: Linear, rows: int) -> None:
+    """Store the matrix in the order for so many rows, and let go of the old one; the numbers stay the same."""
+    stored = reordered(linear.weight, rows)
+    linear.register_parameter("weight", None)
+    linear.__class__ = ReorderedLinear
+    linear.stored = stored
 
 
 @torch.no_grad()
@@ -74,6 +94,8 @@ def refuse(model: nn.Module) -> None:
 
 
 def held_bytes(model: nn.Module) -> int:
-    """Bytes of all parameters, buffers and packed matrices, a shared one once."""
+    """Bytes of all parameters, buffers, packed and reordered matrices, a shared one once."""
     held = {tensor.data_ptr(): int(tensor.nbytes) for tensor in (*model.parameters(), *model.buffers())}
-    return sum(held.values()) + sum(module.narrow.stored_bytes for module in model.modules() if isinstance(module, PackedLinear))
+    modules = list(model.modules())
+    packed = sum(module.narrow.stored_bytes for module in modules if isinstance(module, PackedLinear))
+    return sum(held.values()) + packed + sum(module.stored.nbytes for module in modules if isinstance(module, ReorderedLinear))

@@ -11,14 +11,11 @@ import torch
 from torch import Tensor
 
 from ..presets.errors import UnreadableError
-from .timing import Call, Sample, Stopping, interleave, measure, rotated, watch_for
+from .timing import Call, Sample, Stopping, interleave, measure, watch_for
 
 GIB = 1 << 30
 PROBE_BYTES = GIB
-SLICE_BYTES, POOL_BYTES = 64 << 20, 512 << 20  # of a beat's call, and of the rotation that its calls step through
-BEATS = 4  # a beat of a benchmark is so many calls, long enough to see what a step sees
 ROW = 4096  # elements a row of the probes' matrix
-PRODUCT = (256, 2048, 2048)  # m, k, n of the arithmetic beat
 TILE_BYTES = 16 << 20  # random numbers are drawn once and repeated: drawing a GiB of them takes longer than measuring
 QUICK = Stopping(min_samples=10, min_seconds=0.5, max_seconds=15.0, target_spread=0.05)
 
@@ -101,44 +98,6 @@ def bandwidth_calls(dtype: torch.dtype, device: torch.device, size_bytes: int) -
         "mv": (lambda: torch.mv(matrix, vector), size),
         "copy": (lambda: target.copy_(matrix), 2 * size),
     }
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Beat:
-    """A short plain call to be run beside others: `amount` bytes or FLOPs a call. How long it takes is how fast the machine is now."""
-
-    call: Call
-    amount: float
-
-    def times(self, count: int) -> Beat:
-        """So many calls as one."""
-        return Beat(call=repeated(self.call, count), amount=count * self.amount)
-
-
-def repeated(call: Call, count: int) -> Call:
-    """So many calls as one."""
-
-    def several() -> None:
-        for _ in range(count):
-            call()
-
-    return several
-
-
-def streaming(dtype: torch.dtype, device: torch.device, *, pool_bytes: int = POOL_BYTES) -> Beat:
-    """`mv` over the next SLICE_BYTES of a pool, each time others."""
-    slice_bytes = min(SLICE_BYTES, pool_bytes)
-    rows = slice_bytes // dtype.itemsize // ROW
-    pool = random_tensor((pool_bytes // slice_bytes, rows, ROW), dtype, device)
-    vector = random_tensor((ROW,), dtype, device)
-    return Beat(call=rotated(lambda matrix: torch.mv(matrix, vector), list(pool)), amount=rows * ROW * dtype.itemsize)
-
-
-def multiplying(dtype: torch.dtype, device: torch.device) -> Beat:
-    """A matrix product over the same operands each time."""
-    m, k, n = PRODUCT
-    left, right = random_tensor((m, k), dtype, device), random_tensor((k, n), dtype, device)
-    return Beat(call=lambda: left @ right, amount=2 * m * k * n)
 
 
 def measured_bandwidth(

@@ -11,7 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..attention import FUSED
 from ..timing import Call
 
-PRODUCTS = ("mv", "addmv", "mm", "addmm", "linear", "bmm", "baddbmm", "_weight_int8pack_mm", "_weight_int4pack_mm_for_cpu")
+PRODUCTS = (
+    "mv", "addmv", "mm", "addmm", "linear", "bmm", "baddbmm", "_linear_pointwise", "_weight_int8pack_mm", "_weight_int4pack_mm_for_cpu",
+)  # fmt: skip
 
 
 class Operators(TorchDispatchMode):

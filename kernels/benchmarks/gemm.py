@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import cycle
 
 import torch
-from torch import Tensor
 
-from ..linear import fast_linear
 from ..machine import device_title
 from ..probes import dtype_name, free_memory_bytes, random_tensor, require_memory
 from ..timing import Call
+from ..tuning import product
 from .backends import backend_of
 from .record import Record
 from .setting import Setting
@@ -48,13 +46,7 @@ def gemm_call(shape: Shape, dtype: torch.dtype, setting: Setting) -> tuple[Call,
     require_memory(size * (copies - 1) + shape.all_bytes(dtype), setting.device, what=f"a product {shape.m} x {shape.k} x {shape.n}")
     pool = random_tensor((copies, shape.n, shape.k), dtype, setting.device)
     x = random_tensor((shape.m, shape.k), dtype, setting.device)
-    return product_call(x, pool), int(pool.nbytes)
-
-
-def product_call(x: Tensor, pool: Tensor) -> Call:
-    """x times the next matrix of pool [copies, n, k] at each call."""
-    turn = cycle(range(len(pool)))
-    return lambda: fast_linear(x, pool[next(turn)])
+    return product(x, list(pool)), int(pool.nbytes)
 
 
 def bench_gemm(shapes: Sequence[Shape], *, dtype: torch.dtype = torch.bfloat16, setting: Setting | None = None) -> Iterator[Record]:

@@ -23,6 +23,7 @@ from ..inputs import cross_tokens, random_inputs
 from ..model import Model, cut
 from ..probes import dtype_name, free_memory_bytes, require_memory
 from ..timing import Sample
+from ..tuning import MOST_ROWS, tune
 from .setting import Setting
 
 AUTO_STEP_S = 0.25  # `auto` takes so many layers that one pass of them lasts about this long
@@ -203,7 +204,8 @@ class Subject:
 def subject(model: Model, work: Pass, *, outside: bool = False) -> Subject:
     """A model made ready for a pass: random tokens, a cache full of random numbers up to the new ones.
 
-    `outside`: it will run what is not in layers alone, and so needs the states, from one pass.
+    `outside`: it will run what is not in layers alone, and so needs the states, from one pass. For a pass of few tokens the
+    model's linear layers are tuned: they may lose their parameter to another order of it.
     """
     cache = None
     if model.spec.decodes:
@@ -211,6 +213,8 @@ def subject(model: Model, work: Pass, *, outside: bool = False) -> Subject:
         if work.decoding:
             cache.randomise(work.context - work.new_tokens)
     made = Subject(model=model, inputs=random_inputs(model, work), cache=cache, work=work)
+    if work.phase != "train" and work.batch * work.new_tokens <= MOST_ROWS:
+        tune(model, made.run)
     if outside:
         made.states.update({name: states for name, states in made.run().items() if name in {stack.name for stack in model.spec.stacks}})
     return made

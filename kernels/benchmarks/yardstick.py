@@ -10,20 +10,9 @@ import torch
 
 from ...presets.calibration import Yard
 from ...presets.device import Device
+from ..beats import BEATS, POOL_BYTES, Beat, multiplying, streaming
 from ..machine import device_title, total_memory_bytes
-from ..probes import (
-    BEATS,
-    POOL_BYTES,
-    PROBE_BYTES,
-    Bandwidth,
-    Beat,
-    bandwidth_calls,
-    dtype_name,
-    measured_bandwidth,
-    multiplying,
-    random_tensor,
-    streaming,
-)
+from ..probes import PROBE_BYTES, Bandwidth, bandwidth_calls, dtype_name, measured_bandwidth, random_tensor
 from ..timing import Call, Sample, Stopping, interleave, last_level_cache_bytes, paired_ratio, watch_for
 from .setting import Setting
 
@@ -115,7 +104,7 @@ def measured_device(target: torch.device, *, bytes_per_s: float, peaks: Mapping[
 def peak_shapes(setting: Setting) -> tuple[tuple[int, int, int], ...]:
     """Matrix products that come near the device's rate; small ones where a test takes small probes."""
     if setting.probe_bytes < PROBE_BYTES:
-        return ((64, 512, 512),)
+        return ((64, 512, 512), (256, 1024, 1024))
     return ((8192, 8192, 8192),) if setting.device.type == "cuda" else ((512, 4096, 4096), (2048, 2048, 2048))
 
 

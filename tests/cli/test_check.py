@@ -242,6 +242,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.machine, self.verdict, self.slowdown = MACHINE, "ok", 0.001
+        self.threshold, self.efficiencies = 0.0, (0.8, 0.9, 0.7)
         self.error: BaseException | None = None
         self.measured: list[str] = []
 
@@ -249,9 +250,13 @@ class Clock:
         names = models or ("llama-7b",)
         return tuple(Gate(what=kind, model=name, layers=2, dtype="bf16", batch=1, context=512) for name in names for kind in kinds)  # type: ignore[arg-type]
 
-    def measure_gates(self, gates: Sequence[Gate], *, threads: int | None = None, tell: Callable[[str], None]) -> Measurements:
+    def measure_gates(
+        self, gates: Sequence[Gate], *, threshold: float, threads: int | None = None, tell: Callable[[str], None]
+    ) -> Measurements:
         self.measured += [gate.id for gate in gates]
-        return Measurements(machine=self.machine, entries=tuple(Measured(gate=gate, efficiencies=(0.8, 0.9, 0.7)) for gate in gates))
+        self.threshold = threshold
+        entries = tuple(Measured(gate=gate, efficiencies=self.efficiencies) for gate in gates)
+        return Measurements(machine=self.machine, entries=entries)
 
     def check_gates(self, then: Measurements, *, threshold: float, threads: int | None, tell: Callable[[str], None]) -> list[Any]:
         self.measured += [entry.gate.id for entry in then.entries]
@@ -285,6 +290,15 @@ def both(tmp_path: Path, clock: Clock, capsys: Capture) -> Path:
 
 
 DECODE, ATTENTION = "decode gpt-2, 3 layers, fp32, 1 x 512", "attention gpt-2, fp32, 1 x 512"
+
+
+def test_an_unsure_baseline_says_so(both: Path, clock: Clock, capsys: Capture) -> None:
+    assert clock.threshold == 0.05
+    clock.efficiencies = (0.8, 0.801, 0.799)
+    for words, said in (([], False), (["--threshold", "1%"], False), (["--threshold", "0.1%"], True)):
+        assert run(["check", "--update", str(both), *words]) == 0
+        assert ("write it anew on a quieter machine" in " ".join(capsys.readouterr().out.split())) is said
+    assert clock.threshold == pytest.approx(0.001)
 
 
 def test_update_measures(both: Path) -> None:
@@ -497,7 +511,7 @@ def test_a_reader_that_has_gone_changes_no_exit_code(path: Path) -> None:
         pytest.param(["--only", "exact", "--threads", "2"], "--only exact measures nothing", id="threads of exact gates"),
         pytest.param(["--threads", "0"], "greater than or equal to 1", id="no threads"),
         pytest.param(["--threads", "999999999"], "less than or equal to", id="more threads than there can be"),
-        pytest.param(["--update", "--threshold", "7%"], "--update compares nothing", id="threshold of an update"),
+        pytest.param(["--update", "--model", "gpt-2", "--threshold", "7%"], "nothing is measured here", id="threshold of an exact update"),
         pytest.param(["--update", "--only", "measured", "--model", "gpt-2"], "writes no exact gates", id="model of no half"),
         pytest.param(["--update", "--only", "exact", "--measure", "decode"], "measures nothing", id="measure what is left out"),
         pytest.param(["--update", "--ctx", "64"], "--ctx says what exact gates are written", id="context without a model"),

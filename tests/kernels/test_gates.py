@@ -11,6 +11,7 @@ import torch
 
 from tfm.estimators.params import params
 from tfm.kernels import gates
+from tfm.kernels.beats import multiplying, streaming
 from tfm.kernels.benchmarks.setting import Setting
 from tfm.kernels.benchmarks.whole import depth
 from tfm.kernels.gates import (
@@ -26,7 +27,6 @@ from tfm.kernels.gates import (
 )
 from tfm.kernels.machine import machine
 from tfm.kernels.model import cut
-from tfm.kernels.probes import multiplying, streaming
 from tfm.kernels.timing import HarnessError
 from tfm.presets.baseline import Gate, Measured, Measurements
 from tfm.presets.errors import IncomparableError, UnknownNameError, UsageError
@@ -40,8 +40,8 @@ TOY = Gate(what="decode", model="gpt-2", layers=1, dtype="fp32", batch=1, contex
 def one_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     """No more of a model than one, and a small pool."""
     monkeypatch.setattr("tfm.kernels.benchmarks.setting.MOST_COPIES", 1)
-    monkeypatch.setattr("tfm.kernels.probes.POOL_BYTES", 1 << 22)
-    monkeypatch.setattr("tfm.kernels.probes.SLICE_BYTES", 1 << 20)
+    monkeypatch.setattr("tfm.kernels.beats.POOL_BYTES", 1 << 22)
+    monkeypatch.setattr("tfm.kernels.beats.SLICE_BYTES", 1 << 20)
 
 
 def ready(probes: list[float], steps: list[float], ratio: float = 1.0) -> Ready:
@@ -150,6 +150,10 @@ def a_run(level: float, offset: float = 0.0) -> list[float]:
     return [level * (1 + offset + 0.002 * k) for k in range(-5, 6)]
 
 
+def spread_run(level: float) -> list[float]:
+    return [level * (1 + 0.06 * k) for k in range(-5, 6)]
+
+
 def baseline(**fields: Any) -> Measurements:
     """One gate, on this machine as it is."""
     with threads_set(1):
@@ -162,7 +166,11 @@ def baseline(**fields: Any) -> Measurements:
     [
         pytest.param([a_run(0.8, 0.001)], "ok", 11, id="the same"),
         pytest.param([a_run(0.7), a_run(0.7)], "slower", 22, id="slower, and again"),
-        pytest.param([a_run(0.7), a_run(0.8)], "ok", 22, id="slower once is no finding"),
+        pytest.param([a_run(0.7), a_run(0.81), a_run(0.81)], "ok", 33, id="slower once is no finding"),
+        pytest.param([a_run(0.7), a_run(0.77), a_run(0.72)], "slower", 33, id="slower, hardly, and again"),
+        pytest.param([a_run(0.7), [0.765] * 5, [0.765] * 5], "noisy", 21, id="slower together, by one run alone"),
+        pytest.param([spread_run(0.8), a_run(0.8)], "ok", 22, id="noisy, then clear"),
+        pytest.param([spread_run(0.8)] * 3, "noisy", 33, id="noisy for ever"),
         pytest.param([a_run(0.9)], "faster", 11, id="faster"),
     ],
 )
@@ -172,7 +180,26 @@ def test_the_gate(runs: list[list[float]], verdict: str, blocks: int, monkeypatc
     ((measured, judgement),) = check_gates(baseline(), threshold=0.05, tell=said.append)
     assert judgement.verdict == verdict
     assert len(measured.efficiencies) == blocks
-    assert any("again" in line for line in said) is (blocks == 22)
+    assert any("again" in line for line in said) is (blocks > 11)
+
+
+@pytest.mark.parametrize(
+    ("runs", "threshold", "blocks"),
+    [
+        pytest.param([a_run(0.8)], 0.05, 11, id="sure at once"),
+        pytest.param([spread_run(0.8)], None, 11, id="for no threshold"),
+        pytest.param([spread_run(0.8), a_run(0.8)], 0.05, 22, id="sure by a second run"),
+        pytest.param([spread_run(0.8)] * 3, 0.05, 33, id="never sure"),
+        pytest.param([spread_run(0.8)], 0.4, 11, id="sure enough for a wide threshold"),
+    ],
+)
+def test_a_baseline_is_measured_until_it_is_sure(
+    runs: list[list[float]], threshold: float | None, blocks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every later check is held against it."""
+    monkeypatch.setattr(gates, "efficiencies", Runs(*runs))
+    (entry,) = measure_gates([TOY], threshold=threshold, threads=1).entries
+    assert len(entry.efficiencies) == blocks
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tfm.kernels import meter
+from tfm.kernels.beats import BEATS, Beat
 from tfm.kernels.meter import Meter, Tempo
-from tfm.kernels.probes import BEATS, Beat
 from tfm.kernels.timing import Call, Stopping
 
 CPU = torch.device("cpu")

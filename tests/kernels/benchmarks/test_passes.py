@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tfm.estimators.latency import roofline
+from tfm.kernels.beats import Beat
 from tfm.kernels.benchmarks import passes
 from tfm.kernels.benchmarks.attention import Problem, bench_attention, implementations
 from tfm.kernels.benchmarks.bandwidth import bench_bandwidth
@@ -18,7 +19,6 @@ from tfm.kernels.benchmarks.setting import Setting, torch_dtype
 from tfm.kernels.benchmarks.whole import pass_of
 from tfm.kernels.benchmarks.yardstick import MULTIPLY, PROBE, PRODUCT, STREAM, Yardstick, beside
 from tfm.kernels.calibration import llama_like
-from tfm.kernels.probes import Beat
 from tfm.kernels.timing import Sample, Stopping
 from tfm.presets.calibration import Yard
 from tfm.presets.device import load_device
@@ -123,7 +123,7 @@ def test_no_such_problem(fields: dict[str, int], said: str) -> None:
 def test_gemm_and_bandwidth_lines() -> None:
     records = list(bench_gemm([Shape(m=3, k=32, n=48), Shape(m=1, k=48, n=32)], setting=brief()))
     assert [one.flops for one in records] == [2 * 3 * 32 * 48, 2 * 48 * 32]
-    assert [one.backend for one in records] == ["mm", "mv"]
+    assert {one.backend for one in records} < {"mm", "mv", "bmm", "linear", "addmm", "_linear_pointwise"}  # the fastest here
     found = list(bench_bandwidth(sizes=(1 << 16, 1 << 20), setting=brief()))
     assert len(found) == 2 * 2 * 3
     assert {one.labels["size_bytes"] for one in found[:6]} == {1 << 20}

@@ -1,0 +1,54 @@
+"""Beats: short plain calls that run beside what is measured, and say how fast the machine is at that moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from .probes import ROW, random_tensor
+from .timing import Call
+from .tuning import product
+
+SLICE_BYTES, POOL_BYTES = 64 << 20, 512 << 20  # of a beat's call, and of the rotation that its calls step through
+BEATS = 4  # a beat of a benchmark is so many calls, long enough to see what a step sees
+PRODUCT = (256, 2048, 2048)  # m, k, n of the arithmetic beat
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Beat:
+    """A short plain call to be run beside others: `amount` bytes or FLOPs a call. How long it takes is how fast the machine is now."""
+
+    call: Call
+    amount: float
+
+    def times(self, count: int) -> Beat:
+        """So many calls as one."""
+        return Beat(call=repeated(self.call, count), amount=count * self.amount)
+
+
+def repeated(call: Call, count: int) -> Call:
+    """So many calls as one."""
+
+    def several() -> None:
+        for _ in range(count):
+            call()
+
+    return several
+
+
+def streaming(dtype: torch.dtype, device: torch.device, *, pool_bytes: int | None = None) -> Beat:
+    """One row times the next SLICE_BYTES of a pool, each time others, by the call that the models take for it."""
+    pool_bytes = pool_bytes or POOL_BYTES
+    slice_bytes = min(SLICE_BYTES, pool_bytes)
+    rows = slice_bytes // dtype.itemsize // ROW
+    pool = random_tensor((pool_bytes // slice_bytes, rows, ROW), dtype, device)
+    vector = random_tensor((1, ROW), dtype, device)
+    return Beat(call=product(vector, list(pool)), amount=rows * ROW * dtype.itemsize)
+
+
+def multiplying(dtype: torch.dtype, device: torch.device) -> Beat:
+    """A matrix product over the same operands each time."""
+    m, k, n = PRODUCT
+    left, right = random_tensor((m, k), dtype, device), random_tensor((k, n), dtype, device)
+    return Beat(call=lambda: left @ right, amount=2 * m * k * n)

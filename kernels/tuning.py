@@ -1,0 +1,133 @@
+"""Which call for a linear layer is the fastest on this machine: tried once for each shape, on the weights that a model multiplies by.
+
+PyTorch has several calls for one product, and the library behind them treats one processor's maker otherwise than another's: a table
+made on one machine loses half of the bandwidth on the next. What is found holds for the process (`linear.CHOSEN`). bf16 weights may be
+faster in another order altogether (`linear.reordered`): a model's are then stored so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from .linear import CALLS, CHOSEN, Key, by_reordered, fast_linear, key_of, listening, possible_calls, reordered, reorders, usual_call
+from .modules import Linear
+from .packed import reorder
+from .probes import free_memory_bytes, random_tensor
+from .timing import (
+    Call,
+    Sample,
+    Stopping,
+    Watch,
+    buffers_needed,
+    host_watch,
+    in_rotation,
+    interleave,
+    last_level_cache_bytes,
+    paired_ratio,
+    rotated,
+)
+
+TRYING = Stopping(min_samples=7, min_seconds=0.0, max_seconds=0.3, target_spread=math.inf)
+NEAR = 1.5  # times the fastest, at a first try: what is slower is not tried again
+GAIN = 1.03  # another call than the usual one has to be so much faster: noise alone changes nothing
+MOST_ROWS = 16  # beyond it the calls come near each other, and trying takes long
+MOST_WEIGHTS = 64
+REORDERED: dict[Key, bool] = {}  # whether another order is faster than any call on the weight as it lies
+
+
+# --- what is multiplied ---------------------------------------------------------------------------------------------------
+
+
+@torch.inference_mode()
+def tune(model: nn.Module, run: Call) -> None:
+    """Run a model once, and make every linear layer in it that saw few rows as fast as it can be here.
+
+    Layers whose weights are faster in another order store them so, and give up the parameter.
+    """
+    with listening() as heard:
+        run()
+    rows: dict[int, int] = {}
+    for key, weights in heard.items():
+        if choose(key[0], weights) == "reordered":
+            rows |= dict.fromkeys((weight.data_ptr() for weight in weights), key[0])
+    for module in list(model.modules()):
+        if isinstance(module, Linear) and module.weight is not None and module.weight.data_ptr() in rows:
+            reorder(module, rows[module.weight.data_ptr()])
+
+
+def product(x: Tensor, weights: Sequence[Tensor]) -> Call:
+    """x [R,I] times the next of some weights [O,I] at each call, as a tuned model does it."""
+    if choose(len(x), weights) != "reordered":
+        return rotated(partial(fast_linear, x), weights)
+    return rotated(partial(by_reordered, x), [reordered(weight, len(x)) for weight in beyond_cache(weights)])
+
+
+# --- what is fastest ------------------------------------------------------------------------------------------------------
+
+
+@torch.inference_mode()
+def choose(rows: int, weights: Sequence[Tensor]) -> str | None:
+    """The fastest way for so many rows and weights of one shape, [O,I] each: one of CALLS, or "reordered".
+
+    `fast_linear` takes the fastest of CALLS from now on. None where nothing is to be chosen: many rows, or no CPU.
+    """
+    weight = weights[0]
+    if rows > MOST_ROWS or weight.device.type != "cpu":
+        return None
+    key = key_of(rows, weight)
+    if key not in CHOSEN:
+        CHOSEN[key], REORDERED[key] = fastest(rows, weights)
+    return "reordered" if REORDERED[key] else CHOSEN[key]
+
+
+def fastest(rows: int, weights: Sequence[Tensor]) -> tuple[str, bool]:
+    """Try the calls in turn: the usual one unless another is clearly faster, and whether another order is clearly faster than that."""
+    usual, names = usual_call(rows, weights[0]), possible_calls(rows, weights[0])
+    x = random_tensor((rows, weights[0].shape[1]), weights[0].dtype, weights[0].device)
+    apart = beyond_cache(weights)
+    watch = host_watch()
+    once = {name: quickest(watch, call) for name, call in in_rotation({name: partial(CALLS[name], x) for name in names}, apart).items()}
+    near = [name for name in names if name == usual or once[name] <= NEAR * min(once.values())]
+    # In the cache, where the one weight that is reordered for it stays, it is faster than from memory: not near even so is not near.
+    other = reorders(weights[0]) and quickest(watch, partial(by_reordered, x, reordered(weights[0], rows))) <= NEAR * min(once.values())
+    pairs = [(weight, reordered(weight, rows) if other else weight) for weight in apart]
+    calls = {name: partial(on_plain, CALLS[name], x) for name in near} | ({"reordered": partial(on_other, x)} if other else {})
+    found = interleave(in_rotation(calls, pairs), stopping=TRYING, warmup=0)
+    if any(sample.interrupted for sample in found.values()):
+        raise KeyboardInterrupt
+    winner = clear_winner(usual, {name: found[name] for name in near})
+    return winner, other and clear_winner(winner, {name: found[name] for name in (winner, "reordered")}) == "reordered"
+
+
+def on_plain(call: Callable[[Tensor, Tensor], Tensor], x: Tensor, pair: tuple[Tensor, Tensor]) -> Tensor:
+    """A call on a weight as it lies."""
+    return call(x, pair[0])
+
+
+def on_other(x: Tensor, pair: tuple[Tensor, Tensor]) -> Tensor:
+    """The product with the same weight in oneDNN's order."""
+    return by_reordered(x, pair[1])
+
+
+def quickest(watch: Watch, call: Call) -> float:
+    """Seconds of the faster of two runs."""
+    return min(watch(call, 1) for _ in range(2))
+
+
+def clear_winner(usual: str, found: Mapping[str, Sample]) -> str:
+    """The fastest by its median, if it is faster than the usual one by GAIN; else the usual one."""
+    winner = min(found, key=lambda name: found[name].median_s)
+    return winner if paired_ratio(found[usual], found[winner]) > GAIN else usual
+
+
+def beyond_cache(weights: Sequence[Tensor]) -> list[Tensor]:
+    """The weights, one of each place in memory, with copies where all together might stay in the cache."""
+    apart = list({weight.data_ptr(): weight for weight in weights}.values())
+    weight = apart[0]
+    needed = min(MOST_WEIGHTS, buffers_needed(weight.nbytes, last_level_cache_bytes(), free_bytes=free_memory_bytes(weight.device)))
+    return apart[:needed] + [apart[index % len(apart)].clone() for index in range(needed - len(apart))]
