@@ -49,13 +49,14 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds now over seconds at calibration, of what waits for memory and of what waits for arithmetic.
+    """Seconds now over seconds at calibration, of what waits for memory, for vector arithmetic, and of matrix products.
 
     A shared machine is not equally fast every minute. A benchmark knows from its own probes how fast it is now.
     """
 
     memory: float = 1.0
-    arithmetic: float = 1.0
+    vector: float = 1.0
+    matrix: float = 1.0
 
 
 def expected(spec: ModelSpec, work: Pass, measured: Calibration, pace: Pace | None = None) -> Expected | None:
@@ -69,8 +70,8 @@ def expected(spec: ModelSpec, work: Pass, measured: Calibration, pace: Pace | No
     parts = {"products": 0.0, "attention": 0.0, "other": 0.0}
     for row in ledger(spec, work):
         if row.repeat:
-            parts[kind(row)] += row.repeat * paced(curves.row_seconds(row, work), curves.streaming_seconds(row, work), pace)
-            parts["other"] += row.repeat * curves.around(row) * pace.arithmetic
+            parts[kind(row)] += row.repeat * curves.paced_seconds(row, work, pace)
+            parts["other"] += row.repeat * curves.around(row) * pace.vector
     factor, margin = correction(measured.checks, phase=phase_of(work), dtype=work.activation_dtype.name)
     seconds = factor * sum(parts.values())
     return Expected(
@@ -86,15 +87,18 @@ def expected(spec: ModelSpec, work: Pass, measured: Calibration, pace: Pace | No
 
 
 def paced(seconds: float, streaming: float, pace: Pace) -> float:
-    """A row's seconds at another pace: what its bytes take at the beat's rate follows memory, what it takes beyond follows arithmetic."""
+    """Seconds at another pace: what the bytes take at the beat's rate (`streaming`) follows memory, the rest vector arithmetic."""
     memory = min(seconds, streaming)
-    return memory * pace.memory + (seconds - memory) * pace.arithmetic
+    return memory * pace.memory + (seconds - memory) * pace.vector
 
 
 def pace_of(measured: Calibration, now: Yard) -> Pace:
     """How fast the machine is now, by the probes of a run, against the probes of the calibration."""
     then = next((yard for yard in measured.yards if yard.dtype == now.dtype), now)
-    return Pace(memory=then.stream_bytes_per_s / now.stream_bytes_per_s, arithmetic=then.flops_per_s / now.flops_per_s)
+    vector = then.vector_flops_per_s / now.vector_flops_per_s
+    before, after = then.matrix_flops_per_s, now.matrix_flops_per_s
+    matrix = before / after if before and after else vector  # where matrix products did not run, vectors stand for them
+    return Pace(memory=then.stream_bytes_per_s / now.stream_bytes_per_s, vector=vector, matrix=matrix)
 
 
 def expected_figures(spec: ModelSpec, work: Pass, measured: Calibration) -> dict[str, Number]:
@@ -284,10 +288,13 @@ class Curves(msgspec.Struct, frozen=True, kw_only=True):
             case _:
                 return float(self.element("add") * row.writes)
 
-    def streaming_seconds(self, row: Row, work: Pass) -> float:
-        """What the weights and the cache of one run take at the beat's rate; 0 where the FLOPs take longer at the device's best."""
+    def paced_seconds(self, row: Row, work: Pass, pace: Pace) -> float:
+        """One run of a row at another pace: a matrix product where its FLOPs take longer than its bytes at the device's best."""
+        seconds = self.row_seconds(row, work)
         moved = float(weight_read_bytes(row, work) + moved_bytes(row, work)) / row.repeat
-        return moved / self.stream if float(row.flops) * self.bytes_per_s < moved * self.flops_per_s else 0.0
+        if float(row.flops) * self.bytes_per_s > moved * self.flops_per_s:
+            return seconds * pace.matrix
+        return paced(seconds, moved / self.stream, pace)
 
     def element(self, name: str) -> float:
         """Seconds an element of a kind of operator; what was not measured takes as long as its relatives."""

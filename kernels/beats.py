@@ -12,7 +12,8 @@ from .tuning import product
 
 SLICE_BYTES, POOL_BYTES = 64 << 20, 512 << 20  # of a beat's call, and of the rotation that its calls step through
 BEATS = 4  # a beat of a benchmark is so many calls, long enough to see what a step sees
-PRODUCT = (256, 2048, 2048)  # m, k, n of the arithmetic beat
+PRODUCT = (256, 1024, 2048)  # m, k, n of the beat of matrix products
+VECTOR_BYTES, VECTOR_CALLS = 512 << 10, 32  # of the vector beat: a matrix that the cores' own caches hold, and calls a beat
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +46,13 @@ def streaming(dtype: torch.dtype, device: torch.device, *, pool_bytes: int | Non
     pool = random_tensor((pool_bytes // slice_bytes, rows, ROW), dtype, device)
     vector = random_tensor((1, ROW), dtype, device)
     return Beat(call=product(vector, list(pool)), amount=rows * ROW * dtype.itemsize)
+
+
+def computing(dtype: torch.dtype, device: torch.device) -> Beat:
+    """A matrix-vector product over a matrix that stays in the cores' own caches: vector instructions that wait for no memory."""
+    matrix = random_tensor((VECTOR_BYTES // dtype.itemsize // ROW, ROW), dtype, device)
+    vector = random_tensor((ROW,), dtype, device)
+    return Beat(call=lambda: torch.mv(matrix, vector), amount=2 * matrix.numel()).times(VECTOR_CALLS)
 
 
 def multiplying(dtype: torch.dtype, device: torch.device) -> Beat:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime
 import gc
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +24,8 @@ from torch.nn import functional as F
 
 from ..estimators.expected import RUNNING, expected
 from ..estimators.ledger import ledger
+from ..estimators.sizes import moved_bytes, weight_read_bytes
+from ..estimators.work import Pass
 from ..presets import spec as s
 from ..presets.calibration import SCHEMA, Attended, Calibration, Check, Elementwise, Overhead, Product, Stream
 from ..presets.device import Device
@@ -49,7 +52,8 @@ from .tuning import product
 
 QUICK = Stopping(min_samples=3, min_seconds=0.04, max_seconds=0.11, target_spread=0.05)
 STREAMING = Stopping(min_samples=7, min_seconds=0.5, max_seconds=3.0, target_spread=0.05)
-WHOLE = Stopping(min_samples=5, min_seconds=0.5, max_seconds=1.5, target_spread=0.03)
+VISITING_S = 45.0  # after which no other round begins
+WHOLE = Stopping(min_samples=4, min_seconds=0.4, max_seconds=1.2, target_spread=0.03)
 
 
 Line = TypeVar("Line", Product, Attended)
@@ -63,7 +67,8 @@ class Plan:
         dtypes: formats. sizes: bytes of the bandwidth probes, the largest first. pool_bytes: memory that weights and caches rotate in.
         products: (m, k, n). steps: (heads, kv_heads, head_dim, context) of one new token. flash: the same, all tokens new.
         width, inner: of the elementwise probes over `rows` tokens. checks: (spec, phase, batch, context).
-        rounds: visits to every point, far apart: what lasted seconds is then found once, and the median leaves it out.
+        rounds: visits to every point, far apart: what lasted seconds is then found once, and the median leaves it out. Fewer where
+            they take longer than VISITING_S.
     """
 
     dtypes: tuple[torch.dtype, ...]
@@ -126,7 +131,7 @@ def standard_plan(setting: Setting) -> Plan:
     odd = (2048, 25001)
     many = (256, 512, 1024, 4096) if gpu else (256, 512)
     products = [(1, *shape) for shape in (*shapes, odd)]
-    products += [(m, *shape) for m in (3, 4, 8, 16, 32, 64, 128) for shape in few] + [(m, *odd) for m in (4, 16, 64)]
+    products += [(m, *shape) for m in (3, 4, 8, 16, 64) for shape in few] + [(m, *odd) for m in (4, 16, 64)]
     products += [(m, *shape) for m in many for shape in ((2048, 2048), (4096, 8192 if gpu else 4096), odd)]
     return Plan(
         dtypes=(torch.float32, torch.bfloat16),
@@ -142,8 +147,8 @@ def standard_plan(setting: Setting) -> Plan:
         width=4096,
         inner=11008,
         checks=(
+            (WIDE, "prefill", 1, 128), (NARROW, "prefill", 2, 96),  # before a decode step tunes the model
             (WIDE, "decode", 1, 2048), (WIDE, "decode", 4, 1024), (NARROW, "decode", 1, 512), (NARROW, "decode", 2, 4096),
-            (WIDE, "prefill", 1, 192), (NARROW, "prefill", 2, 128),
         ),
     )  # fmt: skip
 
@@ -160,7 +165,10 @@ def calibrate(setting: Setting | None = None, plan: Plan | None = None, *, versi
     meters = {dtype: Meter.of(dtype, setting.device, pool_bytes=plan.beat_bytes, start=start, usual=plan.stopping) for dtype in plan.dtypes}
     pools = {dtype: random_tensor((plan.pool_bytes // dtype.itemsize,), dtype, setting.device) for dtype in plan.dtypes}
     visits: list[tuple[list[Product], list[Attended]]] = []
+    begin = time.monotonic()
     for turn in range(plan.rounds):
+        if time.monotonic() - begin > VISITING_S:
+            break
         setting.tell(f"round {turn + 1} of {plan.rounds}")
         lines = [line for dtype, meter in meters.items() for line in products(plan, meter, pools[dtype])]
         visits.append((lines, [line for dtype, meter in meters.items() for line in attentions(plan, meter, pools[dtype])]))
@@ -196,8 +204,8 @@ def calibrate(setting: Setting | None = None, plan: Plan | None = None, *, versi
 
 
 def middle(runs: Sequence[Sequence[Line]]) -> list[Line]:
-    """Of several visits to the same points, for each point the one with the median seconds."""
-    return [sorted(visits, key=lambda line: line.seconds)[len(visits) // 2] for visits in zip(*runs, strict=True)]
+    """Of several visits to the same points, for each point the one with the median seconds, of two the faster."""
+    return [sorted(visits, key=lambda line: line.seconds)[(len(visits) - 1) // 2] for visits in zip(*runs, strict=True)]
 
 
 def device_of(setting: Setting, best: Bandwidth, lines: Sequence[Product]) -> Device:
@@ -227,8 +235,8 @@ def products(plan: Plan, meter: Meter, pool: Tensor) -> Iterator[Product]:
         name = dtype_name(pool.dtype)
         matrices = pool[: pool.numel() // (k * n) * k * n].view(-1, n, k)
         x = random_tensor((m, k), pool.dtype, meter.device)
-        memory = meter.waits_for_memory(k * n * pool.itemsize, 2 * m * k * n)
-        found = meter.timed(product(x, list(matrices)), memory=memory)
+        size = k * n * pool.itemsize
+        found = meter.timed(product(x, list(matrices)), moved_bytes=size, matrix=meter.multiplies(size, 2 * m * k * n))
         yield Product(dtype=name, m=m, k=k, n=n, seconds=found.seconds, spread=found.spread)
 
 
@@ -249,7 +257,7 @@ def attentions(plan: Plan, meter: Meter, pool: Tensor) -> Iterator[Attended]:
             name = dtype_name(pool.dtype)
             caches = pool[: pool.numel() // each * each].view(-1, 2, 1, kv_heads, context, width)
             q, kernel = random_tensor((1, heads, tokens, width), pool.dtype, meter.device), kernel_named(impl)
-            found = meter.timed(in_turn(partial(over, kernel, q), caches), memory=tokens == 1)
+            found = meter.timed(in_turn(partial(over, kernel, q), caches), moved_bytes=each * pool.itemsize, matrix=tokens > 1)
             yield Attended(
                 dtype=name, batch=1, heads=heads, kv_heads=kv_heads, head_dim=width, new=tokens, context=context,
                 seconds=found.seconds, spread=found.spread,
@@ -273,7 +281,7 @@ def elementwise(setting: Setting, plan: Plan, meter: Meter, dtype: torch.dtype) 
         **{name: (partial(activation_named(name), wide), wide.numel()) for name in FUNCTIONS},
     }
     for name, (call, count) in calls.items():
-        yield Elementwise(name=name, dtype=dtype_name(dtype), seconds_per_element=meter.timed(call, memory=False).seconds / count)
+        yield Elementwise(name=name, dtype=dtype_name(dtype), seconds_per_element=meter.timed(call).seconds / count)
 
 
 def overhead(meter: Meter, dtype: torch.dtype, norm: Literal["rms", "layer"]) -> Overhead:
@@ -284,7 +292,7 @@ def overhead(meter: Meter, dtype: torch.dtype, norm: Literal["rms", "layer"]) ->
     spec, work = TINIEST[norm], pass_of("decode", dtype, batch=1, context=16)
     ready = subject(build_model(spec, device=meter.device, dtype=dtype), work)
     count = sum(row.repeat for row in ledger(spec, work) if row.op in RUNNING)
-    return Overhead(dtype=dtype_name(dtype), seconds_per_row=meter.timed(ready.run, memory=False, alone=True).seconds / count, norm=norm)
+    return Overhead(dtype=dtype_name(dtype), seconds_per_row=meter.timed(ready.run, alone=True).seconds / count, norm=norm)
 
 
 def checks(setting: Setting, plan: Plan, meters: Mapping[torch.dtype, Meter], bare: Calibration) -> Iterator[Check]:
@@ -299,10 +307,16 @@ def checks(setting: Setting, plan: Plan, meters: Mapping[torch.dtype, Meter], ba
                 if predicted is None or predicted.seconds > LONGEST_CHECK_S:
                     continue
                 stopping = WHOLE if plan.stopping == QUICK else plan.stopping
-                found = meter.timed(subject(model, work).run, memory=work.decoding, stopping=stopping)
+                ready, matrix = subject(model, work), not work.decoding
+                found = meter.timed(ready.run, moved_bytes=streamed_bytes(spec, work), matrix=matrix, stopping=stopping)
                 yield Check(
                     phase="decode" if work.decoding else "prefill", dtype=dtype_name(dtype), model=spec.name, batch=batch, context=context,
                     predicted_s=predicted.seconds, measured_s=found.seconds,
                 )  # fmt: skip
             del model
             gc.collect()
+
+
+def streamed_bytes(spec: s.ModelSpec, work: Pass) -> float:
+    """Weights and cache that a pass has to read."""
+    return float(sum(weight_read_bytes(row, work) + moved_bytes(row, work) for row in ledger(spec, work)))

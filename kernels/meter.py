@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
 from ..presets.calibration import Yard
-from .beats import BEATS, Beat, multiplying, repeated, streaming
+from .beats import BEATS, Beat, computing, multiplying, repeated, streaming
 from .probes import dtype_name
-from .timing import Call, Stopping, interleave, paired_ratio, watch_for
+from .timing import Call, Stopping, interleave, watch_for
 
 MOST_BEATS = 32
 MOST_IN_A_ROW = 32
@@ -45,18 +47,23 @@ class Tempo:
 
 @dataclass(frozen=True, kw_only=True)
 class Meter:
-    """A stopwatch of one format that counts in beats, of memory or of arithmetic."""
+    """A stopwatch of one format that counts in beats, of memory, of vector arithmetic and of matrix products."""
 
     device: torch.device
     dtype: torch.dtype
     stopping: Stopping
     memory: Tempo
-    arithmetic: Tempo
+    vector: Tempo
+    matrix: Tempo
 
     @classmethod
     def of(cls, dtype: torch.dtype, device: torch.device, *, pool_bytes: int, start: Stopping, usual: Stopping) -> Meter:
         """Start counting. `start`: how long the beats are measured for it; `usual`: how long each call is, unless said."""
-        beats = {"memory": streaming(dtype, device, pool_bytes=pool_bytes), "arithmetic": multiplying(dtype, device)}
+        beats = {
+            "memory": streaming(dtype, device, pool_bytes=pool_bytes),
+            "vector": computing(dtype, device),
+            "matrix": multiplying(dtype, device),
+        }
         calls = {f"{name} {count}": beat.times(count).call for name, beat in beats.items() for count in (1, BEATS)}
         found = interleave(calls, watch=watch_for(device), stopping=start, warmup=1)
         tempos = {
@@ -68,24 +75,49 @@ class Meter:
     @property
     def yard(self) -> Yard:
         """What the beats reached at the start."""
-        return Yard(dtype=dtype_name(self.dtype), stream_bytes_per_s=self.memory.rate, flops_per_s=self.arithmetic.rate)
+        return Yard(
+            dtype=dtype_name(self.dtype),
+            stream_bytes_per_s=self.memory.rate,
+            vector_flops_per_s=self.vector.rate,
+            matrix_flops_per_s=self.matrix.rate,
+        )
 
-    def waits_for_memory(self, moved_bytes: float, flops: float) -> bool:
-        """Which beat goes with so many bytes and FLOPs."""
-        return moved_bytes / self.memory.rate > flops / self.arithmetic.rate
+    def multiplies(self, moved_bytes: float, flops: float) -> bool:
+        """Whether so many FLOPs take longer than so many bytes."""
+        return moved_bytes / self.memory.rate < flops / self.matrix.rate
 
-    def timed(self, call: Call, *, memory: bool, stopping: Stopping | None = None, alone: bool = False) -> Point:
-        """Seconds of one call, by the ratio to the beats that ran beside it.
+    def timed(
+        self, call: Call, *, moved_bytes: float = 0.0, matrix: bool = False, stopping: Stopping | None = None, alone: bool = False
+    ) -> Point:
+        """Seconds of one call, by the beats that ran beside it: what its bytes take follows memory, what it takes beyond follows the
+        vector beat; all of it the beat of matrix products where the call is one (`matrix`).
 
         A short one is called several times in a row: in a model too it follows its like, and the first after something else is slower.
-        `alone`: once, so that it finds the caches full of other things. The beats take half as long, at least one.
+        `alone`: once, so that it finds the caches full of other things. The beats take half as long, each at least one.
         """
-        tempo, watch = self.memory if memory else self.arithmetic, watch_for(self.device)
+        watch = watch_for(self.device)
         once = watch(call, 1)
         if once < SLOW_S:  # else the first call is as good as any
             once = watch(call, 1)
         row = 1 if alone else min(MOST_IN_A_ROW, max(1, round(SHORTEST_S / once)))
-        count = min(MOST_BEATS, max(1, round(row * once / 2 / tempo.seconds(1))))
-        calls = {"": repeated(call, row), "beat": repeated(tempo.beat.call, count)}
+        tempos = {"matrix": self.matrix} if matrix else {"vector": self.vector} | ({"memory": self.memory} if moved_bytes else {})
+        counts = {name: min(MOST_BEATS, max(1, round(row * once / 2 / len(tempos) / tempo.seconds(1)))) for name, tempo in tempos.items()}
+        calls = {"": repeated(call, row)} | {name: repeated(tempo.beat.call, counts[name]) for name, tempo in tempos.items()}
         found = interleave(calls, watch=watch, stopping=stopping or self.stopping, warmup=0)
-        return Point(seconds=paired_ratio(found[""], found["beat"]) * tempo.seconds(count) / row, spread=found[""].spread)
+        slower = [
+            {name: sample / tempos[name].seconds(counts[name]) for name, sample in zip(tempos, samples, strict=True)}
+            for samples in zip(*(found[name].times for name in tempos), strict=False)
+        ]
+        streaming = row * moved_bytes / self.memory.rate
+        seconds = (at_start(seconds, streaming, now) for seconds, now in zip(found[""].times, slower, strict=False))
+        return Point(seconds=statistics.median(seconds) / row, spread=found[""].spread)
+
+
+def at_start(seconds: float, streaming: float, slower: Mapping[str, float]) -> float:
+    """What would have taken how long at the start of the calibration: `streaming` of it waits for memory there, the rest for arithmetic.
+
+    slower: by beat, how many times as long it takes now. The inverse of `estimators.expected.paced`.
+    """
+    memory = min(seconds, streaming * slower.get("memory", 0.0))
+    beyond = slower.get("matrix") or slower["vector"]
+    return (memory / slower["memory"] if memory else 0.0) + (seconds - memory) / beyond

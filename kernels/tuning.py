@@ -32,7 +32,7 @@ from .timing import (
     rotated,
 )
 
-TRYING = Stopping(min_samples=7, min_seconds=0.0, max_seconds=0.3, target_spread=math.inf)
+TRYING = Stopping(min_samples=7, min_seconds=0.0, max_seconds=0.15, target_spread=math.inf)
 NEAR = 1.5  # times the fastest, at a first try: what is slower is not tried again
 GAIN = 1.03  # another call than the usual one has to be so much faster: noise alone changes nothing
 MOST_ROWS = 16  # beyond it the calls come near each other, and trying takes long

@@ -15,7 +15,7 @@ from .device import LOCAL, Device
 from .errors import UnreadableError, UsageError
 from .files import whole_file
 
-SCHEMA = "tfm-calibration/1"
+SCHEMA = "tfm-calibration/2"
 MAX_BYTES = 4 * 2**20
 
 Phase = Literal["decode", "prefill"]
@@ -90,11 +90,16 @@ class Check(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Yard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the beats, the plain calls that every measurement runs beside, reached: a run compares its own with the calibration's."""
+    """What the beats, the plain calls that every measurement runs beside, reached: a run compares its own with the calibration's.
+
+    One streams memory, one computes with vector instructions in the cores' own caches, one multiplies matrices (None where it did
+    not run).
+    """
 
     dtype: str
     stream_bytes_per_s: Positive
-    flops_per_s: Positive
+    vector_flops_per_s: Positive
+    matrix_flops_per_s: Positive | None = None
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -10,7 +10,7 @@ import torch
 
 from ...presets.calibration import Yard
 from ...presets.device import Device
-from ..beats import BEATS, POOL_BYTES, Beat, multiplying, streaming
+from ..beats import BEATS, POOL_BYTES, Beat, computing, multiplying, streaming
 from ..machine import device_title, total_memory_bytes
 from ..probes import PROBE_BYTES, Bandwidth, bandwidth_calls, dtype_name, measured_bandwidth, random_tensor
 from ..timing import Call, Sample, Stopping, interleave, last_level_cache_bytes, paired_ratio, watch_for
@@ -18,7 +18,9 @@ from .setting import Setting
 
 PROBING = Stopping(min_samples=7, min_seconds=0.5, max_seconds=10.0, target_spread=0.05)
 MULTIPLYING = Stopping(min_samples=3, min_seconds=0.3, max_seconds=5.0, target_spread=0.05)
-PROBE, PRODUCT, STREAM, MULTIPLY = "bandwidth probe", "matmul probe", "memory beat", "arithmetic beat"
+PROBE, PRODUCT = "bandwidth probe", "matmul probe"
+STREAM, COMPUTE, MULTIPLY = "memory beat", "vector beat", "matrix beat"
+BEAT_NAMES = {STREAM, COMPUTE, MULTIPLY}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +28,7 @@ class Yardstick:
     """What plain probes reached in this run, and the winners to be run again beside what is measured.
 
     `call` moves `moved_bytes`; `product` multiplies matrices with `product_flops`. `bytes_per_s` and `flops_per_s` are the best
-    seen. `memory` and `arithmetic` are the beats that a calibration counts in, `pace` what they reached at this moment.
+    seen. `memory`, `vector` and `matrix` are the beats that a calibration counts in, `pace` what they reached at this moment.
     """
 
     bytes_per_s: float
@@ -37,7 +39,8 @@ class Yardstick:
     product: Call
     product_flops: int
     memory: Beat
-    arithmetic: Beat
+    vector: Beat
+    matrix: Beat
     pace: Yard
 
     def seen(self, samples: Mapping[str, Sample], beside: Sample | None = None) -> Yardstick:
@@ -48,7 +51,7 @@ class Yardstick:
         """
         rates = {name: amount / samples[name].median_s for name, (_, amount) in self.probes().items() if name in samples}
         if beside is not None:
-            for name in {STREAM, MULTIPLY} & set(rates):
+            for name in BEAT_NAMES & set(rates):
                 rates[name] *= paired_ratio(beside, samples[name]) / (beside.median_s / samples[name].median_s)
         return replace(
             self,
@@ -57,7 +60,8 @@ class Yardstick:
             pace=Yard(
                 dtype=self.pace.dtype,
                 stream_bytes_per_s=rates.get(STREAM, self.pace.stream_bytes_per_s),
-                flops_per_s=rates.get(MULTIPLY, self.pace.flops_per_s),
+                vector_flops_per_s=rates.get(COMPUTE, self.pace.vector_flops_per_s),
+                matrix_flops_per_s=rates.get(MULTIPLY, self.pace.matrix_flops_per_s),
             ),
         )
 
@@ -67,7 +71,8 @@ class Yardstick:
             PROBE: (self.call, self.moved_bytes),
             PRODUCT: (self.product, self.product_flops),
             STREAM: (self.memory.call, self.memory.amount),
-            MULTIPLY: (self.arithmetic.call, self.arithmetic.amount),
+            COMPUTE: (self.vector.call, self.vector.amount),
+            MULTIPLY: (self.matrix.call, self.matrix.amount),
         }
 
     def device(self, dtype: str, target: torch.device) -> Device:
@@ -136,6 +141,7 @@ def yardstick(setting: Setting, dtype: torch.dtype) -> Yardstick:
     call, moved = again(found, dtype, setting)
     setting.tell(f"matmul rate in {dtype_name(dtype)}")
     best = matmul_probe(setting, dtype)
+    vector, watch = computing(dtype, setting.device).times(BEATS), watch_for(setting.device)
     return Yardstick(
         bytes_per_s=found.bytes_per_s,
         probe=f"{found.winner.name} {found.winner.dtype}",
@@ -145,8 +151,13 @@ def yardstick(setting: Setting, dtype: torch.dtype) -> Yardstick:
         product=best.call,
         product_flops=best.flops,
         memory=streaming(dtype, setting.device, pool_bytes=min(POOL_BYTES, setting.probe_bytes)).times(BEATS),
-        arithmetic=multiplying(dtype, setting.device).times(BEATS),
-        pace=Yard(dtype=dtype_name(dtype), stream_bytes_per_s=found.bytes_per_s, flops_per_s=best.flops_per_s),
+        vector=vector,
+        matrix=multiplying(dtype, setting.device).times(BEATS),
+        pace=Yard(
+            dtype=dtype_name(dtype),
+            stream_bytes_per_s=found.bytes_per_s,
+            vector_flops_per_s=vector.amount / min(watch(vector.call, 1) for _ in range(3)),
+        ),
     )
 
 
@@ -168,9 +179,9 @@ def beside(
 ) -> tuple[dict[str, Sample], Yardstick]:
     """Measure calls in turn with the probes, so that the ratios see one state of the machine; the yardstick keeps its best.
 
-    `arithmetic`: the matmul probe, which takes longest, runs as well.
+    `arithmetic`: matrix products, which take longest, run as well.
     """
-    probes = {name: call for name, (call, _) in yard.probes().items() if arithmetic or name != PRODUCT}
+    probes = {name: call for name, (call, _) in yard.probes().items() if arithmetic or name not in (PRODUCT, MULTIPLY)}
     samples = interleave({**calls, **probes}, watch=watch_for(setting.device), stopping=setting.stopping, warmup=warmup)
     found = {name: sample for name, sample in samples.items() if name not in probes}
     return found, yard.seen(samples, next(iter(found.values()), None))

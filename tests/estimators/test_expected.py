@@ -223,10 +223,10 @@ def test_what_bytes_do_not_explain_follows_arithmetic() -> None:
     """Attention at a third of the stream: where memory is half as fast, it takes a third longer, not twice as long."""
     slow = tuple(replace(point, seconds=3 * point.seconds) if point.new == 1 else point for point in ideal().attended)
     spec, work, measured = load_model("llama-7b"), fp32(phase="decode", context=8000), ideal(attended=slow)
-    plain, memory, arithmetic = (expected(spec, work, measured, pace) for pace in (None, Pace(memory=2.0), Pace(arithmetic=2.0)))
-    assert plain and memory and arithmetic
+    plain, memory, vector = (expected(spec, work, measured, pace) for pace in (None, Pace(memory=2.0), Pace(vector=2.0)))
+    assert plain and memory and vector
     assert memory.attention_s == pytest.approx(4 / 3 * plain.attention_s, rel=0.02)
-    assert arithmetic.attention_s == pytest.approx(5 / 3 * plain.attention_s, rel=0.02)
+    assert vector.attention_s == pytest.approx(5 / 3 * plain.attention_s, rel=0.02)
 
 
 def test_attention_follows_the_points_of_heads_as_wide() -> None:
@@ -250,9 +250,9 @@ def test_rows_cost_what_they_do_in_models_of_that_kind() -> None:
 def test_the_pace_of_a_run() -> None:
     """Decoding follows memory, prefill arithmetic."""
     spec = load_model("llama-7b")
-    for phase, memory, arithmetic in (("decode", 1.5, 1.0), ("prefill", 1.0, 1.5)):
+    for phase, pace in (("decode", Pace(memory=1.5)), ("prefill", Pace(matrix=1.5))):
         work = fp32(phase=phase, context=1500)
-        plain, slower = (expected(spec, work, ideal(), pace) for pace in (None, Pace(memory=memory, arithmetic=arithmetic)))
+        plain, slower = (expected(spec, work, ideal(), now) for now in (None, pace))
         assert plain is not None
         assert slower is not None
         assert slower.seconds == pytest.approx(1.5 * plain.seconds, rel=0.02)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tfm.estimators.expected import Pace, paced
 from tfm.kernels import meter
 from tfm.kernels.beats import BEATS, Beat
-from tfm.kernels.meter import Meter, Tempo
+from tfm.kernels.meter import Meter, Tempo, at_start
 from tfm.kernels.timing import Call, Stopping
 
 CPU = torch.device("cpu")
@@ -60,10 +61,11 @@ def test_seconds_are_those_of_the_start_however_slow_the_machine_is_now(machine:
     beat = machine.call(2e-3)
     stopping = Stopping(min_samples=3, min_seconds=0.0, max_seconds=1.0, target_spread=1.0)
     watch = Meter(
-        device=CPU, dtype=torch.float32, stopping=stopping, memory=tempo(2e-3, 8e-3, beat), arithmetic=tempo(9.0, 36.0)
+        device=CPU, dtype=torch.float32, stopping=stopping,
+        memory=tempo(2e-3, 8e-3, beat), vector=tempo(2e-3, 8e-3, beat), matrix=tempo(9.0, 36.0),
     )  # fmt: skip
     machine.slow = 2.5
-    found = watch.timed(machine.call(seconds), memory=True, alone=alone)
+    found = watch.timed(machine.call(seconds), moved_bytes=5e4 * seconds / 2, alone=alone)
     assert found.seconds == pytest.approx(seconds)
     assert found.spread == pytest.approx(0.0)
 
@@ -82,16 +84,35 @@ def test_short_calls_are_made_several_in_a_row_unless_alone(machine: Machine) ->
         return noted
 
     watch = Meter(
-        device=CPU, dtype=torch.float32, stopping=stopping, memory=tempo(2e-3, 8e-3, noting("beat", 2e-3)), arithmetic=tempo(9.0, 36.0)
+        device=CPU, dtype=torch.float32, stopping=stopping,
+        memory=tempo(9.0, 36.0), vector=tempo(2e-3, 8e-3, noting("beat", 2e-3)), matrix=tempo(9.0, 36.0),
     )  # fmt: skip
     for alone, longest in ((False, 10), (True, 1)):
         order.clear()
-        watch.timed(noting("call", 1e-3), memory=True, alone=alone)
+        watch.timed(noting("call", 1e-3), alone=alone)
         runs = "".join("c" if name == "call" else " " for name in order[2:]).split()  # after the two that find out how long it takes
         assert min(map(len, runs)) == longest
 
 
 def test_which_beat() -> None:
-    watch = Meter(device=CPU, dtype=torch.float32, stopping=Stopping(), memory=tempo(1.0, 4.0), arithmetic=tempo(0.1, 0.4))
-    assert (watch.yard.stream_bytes_per_s, watch.yard.flops_per_s) == (100.0, 1000.0)
-    assert watch.waits_for_memory(100, 999) and not watch.waits_for_memory(100, 1001)
+    watch = Meter(
+        device=CPU, dtype=torch.float32, stopping=Stopping(), memory=tempo(1.0, 4.0), vector=tempo(0.5, 2.0), matrix=tempo(0.1, 0.4)
+    )  # fmt: skip
+    assert (watch.yard.stream_bytes_per_s, watch.yard.vector_flops_per_s, watch.yard.matrix_flops_per_s) == (100.0, 200.0, 1000.0)
+    assert not watch.multiplies(100, 999) and watch.multiplies(100, 1001)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "streaming", "slower", "expected"),
+    [
+        pytest.param(6.0, 0.0, {"vector": 2.0}, 3.0, id="no bytes"),
+        pytest.param(6.0, 1.0, {"vector": 2.0, "memory": 3.0}, 1.0 + 1.5, id="bytes, and what they do not explain"),
+        pytest.param(6.0, 9.0, {"vector": 2.0, "memory": 3.0}, 2.0, id="faster than the beat"),
+        pytest.param(6.0, 0.0, {"matrix": 1.5}, 4.0, id="a matrix product"),
+    ],
+)
+def test_at_the_start(seconds: float, streaming: float, slower: dict[str, float], expected: float) -> None:
+    assert at_start(seconds, streaming, slower) == pytest.approx(expected)
+    if "matrix" not in slower:  # and what was calibrated so is expected so
+        pace = Pace(memory=slower.get("memory", 1.0), vector=slower["vector"])
+        assert paced(expected, streaming, pace) == pytest.approx(seconds)

@@ -17,7 +17,7 @@ from tfm.kernels.benchmarks.gemm import Shape, bench_gemm
 from tfm.kernels.benchmarks.passes import bench_decode, bench_prefill
 from tfm.kernels.benchmarks.setting import Setting, torch_dtype
 from tfm.kernels.benchmarks.whole import pass_of
-from tfm.kernels.benchmarks.yardstick import MULTIPLY, PROBE, PRODUCT, STREAM, Yardstick, beside
+from tfm.kernels.benchmarks.yardstick import COMPUTE, MULTIPLY, PROBE, PRODUCT, STREAM, Yardstick, beside
 from tfm.kernels.calibration import llama_like
 from tfm.kernels.timing import Sample, Stopping
 from tfm.presets.calibration import Yard
@@ -132,10 +132,11 @@ def test_gemm_and_bandwidth_lines() -> None:
 
 def a_yardstick(ran: list[str]) -> Yardstick:
     """10 bytes or 5 FLOPs a second."""
-    beats = {name: Beat(call=partial(ran.append, f"{name} beat"), amount=20.0) for name in ("memory", "arithmetic")}
+    beats = {name: Beat(call=partial(ran.append, f"{name} beat"), amount=20.0) for name in ("memory", "vector", "matrix")}
     return Yardstick(
         bytes_per_s=10.0, probe="mv", call=lambda: ran.append("probe"), moved_bytes=100, flops_per_s=5.0,
-        product=lambda: ran.append("product"), product_flops=40, pace=Yard(dtype="fp32", stream_bytes_per_s=3.0, flops_per_s=4.0), **beats,
+        product=lambda: ran.append("product"), product_flops=40, **beats,
+        pace=Yard(dtype="fp32", stream_bytes_per_s=3.0, vector_flops_per_s=4.0),
     )  # fmt: skip
 
 
@@ -150,8 +151,9 @@ def test_the_yardstick_keeps_its_best() -> None:
     assert yard.seen({PRODUCT: after(4.0)}).flops_per_s == 10.0
     assert yard.seen({PROBE: after(20.0)}).bytes_per_s == 10.0
     assert yard.seen({PROBE: after(4.0)}).bytes_per_s == 25.0
+    pace = yard.seen({STREAM: after(10.0), COMPUTE: after(4.0), MULTIPLY: after(2.0)}).pace
+    assert (pace.stream_bytes_per_s, pace.vector_flops_per_s, pace.matrix_flops_per_s) == (2.0, 5.0, 10.0)  # that of now
     paced = yard.seen({STREAM: after(10.0), MULTIPLY: after(2.0)})
-    assert (paced.pace.stream_bytes_per_s, paced.pace.flops_per_s) == (2.0, 10.0)  # the pace is that of now
     assert (paced.bytes_per_s, paced.flops_per_s) == (10.0, 5.0)  # and the best stays
 
 
@@ -169,7 +171,7 @@ def test_what_runs_beside_a_measurement(arithmetic: bool) -> None:
     ran: list[str] = []
     samples, _ = beside(brief(), a_yardstick(ran), {"a": lambda: ran.append("a")}, arithmetic=arithmetic)
     assert set(samples) == {"a"}
-    assert set(ran) == {"a", "probe", "memory beat", "arithmetic beat", *(["product"] if arithmetic else [])}
+    assert set(ran) == {"a", "probe", "memory beat", "vector beat", *(["product", "matrix beat"] if arithmetic else [])}
 
 
 @pytest.mark.parametrize(("flops", "moved", "counts"), [(5.0, 10.0, True), (1.0, 10.0, False), (2.0, 10.0, True)])
