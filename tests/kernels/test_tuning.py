@@ -1,0 +1,217 @@
+"""Which call is the fastest is found by trying, holds for its shape, and changes no result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tfm.kernels import linear, tuning
+from tfm.kernels.calibration import llama_like
+from tfm.kernels.linear import CALLS, by_reordered, fast_linear, key_of, listening, possible_calls, reordered, reorders, usual_call
+from tfm.kernels.model import build_model
+from tfm.kernels.modules import Linear
+from tfm.kernels.packed import ReorderedLinear, held_bytes
+from tfm.kernels.timing import Call, Sample
+from tfm.kernels.tuning import beyond_cache, choose, clear_winner, fastest, product, tune
+
+SMALL = llama_like("small", layers=2, width=64, heads=4, kv_heads=2, head_dim=16, d_ff=96, vocabulary=80)
+needs_bf16 = pytest.mark.skipif(not reorders(torch.empty(2, 2, dtype=torch.bfloat16)), reason="oneDNN has no bf16 kernels here")
+
+
+@pytest.fixture(autouse=True)
+def nothing_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test tries for itself."""
+    for table in (linear, tuning):
+        monkeypatch.setattr(table, "CHOSEN", {})
+    monkeypatch.setattr(tuning, "CHOSEN", linear.CHOSEN)
+    monkeypatch.setattr(tuning, "REORDERED", {})
+
+
+def weights(outputs: int, inputs: int, dtype: torch.dtype = torch.float32, count: int = 2) -> list[Tensor]:
+    return [torch.randn(outputs, inputs, dtype=dtype) * inputs**-0.5 for _ in range(count)]
+
+
+# --- the calls --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("outputs", "inputs"), [(48, 34), (50, 33), (7, 20)])
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_every_call_is_a_linear_layer(rows: int, outputs: int, inputs: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x, (weight,) = torch.randn(rows, inputs, dtype=dtype), weights(outputs, inputs, dtype, 1)
+    want = F.linear(x.double(), weight.double())
+    names = possible_calls(rows, weight)
+    assert {"linear", "mm"} <= set(names) and usual_call(rows, weight) in names
+    for name in names:
+        rtol, atol = (0.02, 0.03) if dtype == torch.bfloat16 else (1e-5, 1e-5)
+        torch.testing.assert_close(CALLS[name](x, weight).double(), want, rtol=rtol, atol=atol, msg=name)
+
+
+def test_a_weight_in_pieces_takes_fewer_calls() -> None:
+    assert set(possible_calls(1, torch.empty(48, 64, dtype=torch.bfloat16)[:, ::2])) == {"mv", "linear", "mm"}
+    assert "parts" in possible_calls(1, torch.empty(50, 32)) and "parts" not in possible_calls(1, torch.empty(15, 32))
+
+
+@needs_bf16
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 3)], ids=str)
+@pytest.mark.parametrize("biased", [False, True], ids=["", "bias"])
+def test_another_order_changes_no_result(shape: tuple[int, ...], biased: bool) -> None:
+    torch.manual_seed(0)
+    (weight,) = weights(50, 34, torch.bfloat16, 1)
+    x, bias = torch.randn(*shape, 34, dtype=torch.bfloat16), torch.randn(50, dtype=torch.bfloat16) if biased else None
+    want = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
+    got = by_reordered(x, reordered(weight, 1), bias)
+    assert got.shape == want.shape and got.dtype == torch.bfloat16
+    torch.testing.assert_close(got.double(), want, rtol=0.01, atol=0.02)
+
+
+# --- what is chosen ---------------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    """Seconds of each call by its name, in place of those it takes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **seconds: float) -> None:
+        self.seconds = seconds
+        self.order: Iterator[str] = iter(())
+        monkeypatch.setattr(tuning, "quickest", self.quickest)
+        monkeypatch.setattr(tuning, "interleave", self.interleave)
+
+    def expect(self, names: list[str]) -> None:
+        """The calls that are tried first, in this order, and the other order of the weight after them."""
+        self.order = iter([*names, "reordered"])
+
+    def quickest(self, _watch: Any, call: Call) -> float:
+        call()
+        return self.seconds[next(self.order)]
+
+    def interleave(self, calls: dict[str, Call], **_: Any) -> dict[str, Sample]:
+        for call in calls.values():
+            call()
+        return {name: Sample(times=(self.seconds[name],) * 3, calls=1, stop="spread") for name in calls}
+
+
+FP32 = {"mv": 1.0, "linear": 1.0, "mm": 1.0, "narrow": 1.0, "slices": 1.0, "parts": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "chosen"),
+    [
+        pytest.param({}, "mv", id="all alike: the usual one"),
+        pytest.param({"parts": 0.98}, "mv", id="hardly faster: the usual one"),
+        pytest.param({"parts": 0.6}, "parts", id="faster"),
+        pytest.param({"parts": 0.6, "mm": 0.5}, "mm", id="the fastest"),
+        pytest.param({"mv": 5.0, "parts": 0.6}, "parts", id="the usual one far behind"),
+    ],
+)
+def test_the_fastest_call(seconds: dict[str, float], chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    some = weights(48, 32)
+    clock = Clock(monkeypatch, **{**FP32, **seconds})
+    clock.expect(possible_calls(1, some[0]))
+    assert choose(1, some) == chosen
+    assert {key_of(1, some[0]): chosen} == linear.CHOSEN
+    assert linear.linear_call(1, some[0]) == chosen
+    assert linear.linear_call(1, weights(48, 33)[0]) == "mv"  # of its own shape alone
+    assert choose(1, weights(48, 32)) == chosen  # and nothing is tried twice
+
+
+@needs_bf16
+@pytest.mark.parametrize(
+    ("seconds", "chosen", "plain"),
+    [
+        pytest.param({"reordered": 0.5}, "reordered", "mv", id="faster"),
+        pytest.param({"reordered": 0.5, "linear": 0.7}, "reordered", "linear", id="faster than the fastest call"),
+        pytest.param({"reordered": 0.99}, "mv", "mv", id="hardly"),
+        pytest.param({"reordered": 9.0}, "mv", "mv", id="slower"),
+    ],
+)
+def test_another_order(seconds: dict[str, float], chosen: str, plain: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    some = weights(48, 32, torch.bfloat16)
+    clock = Clock(monkeypatch, **{**FP32, "folded": 1.0, **seconds})
+    clock.expect(possible_calls(1, some[0]))
+    assert choose(1, some) == chosen
+    assert linear.linear_call(1, some[0]) == plain  # what lies as it did
+
+
+def test_an_interrupt_ends_the_trying(monkeypatch: pytest.MonkeyPatch) -> None:
+    cut_short = Sample(times=(1.0,), calls=1, stop="interrupted")
+    monkeypatch.setattr(tuning, "interleave", lambda calls, **_: dict.fromkeys(calls, cut_short))
+    with pytest.raises(KeyboardInterrupt):
+        fastest(1, weights(48, 32))
+    assert not linear.CHOSEN
+
+
+def test_nothing_to_choose() -> None:
+    assert choose(tuning.MOST_ROWS + 1, weights(48, 32)) is None
+    assert choose(1, [torch.empty(48, 32, device="meta")]) is None
+    assert clear_winner("a", {"a": Sample(times=(1.0, 2.0), calls=1, stop="spread")}) == "a"
+
+
+def test_weights_to_try_on_are_more_than_the_cache_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "last_level_cache_bytes", lambda: 10_000)
+    first, second = weights(10, 100)  # 4,000 bytes each
+    found = beyond_cache([first, second, first])
+    assert len(found) == 10 and len({one.data_ptr() for one in found}) == 10
+    assert torch.equal(found[2], first) and torch.equal(found[3], second)
+    assert len(beyond_cache(weights(10, 100, count=30))) == 10
+
+
+# --- a model ----------------------------------------------------------------------------------------------------------------
+
+
+def test_only_few_rows_on_a_processor_are_listened_to() -> None:
+    (weight,) = weights(8, 4, count=1)
+    with listening() as heard, listening() as also:
+        fast_linear(torch.randn(1, 2, 4), weight)
+        fast_linear(torch.randn(200, 4), weight)
+        fast_linear(torch.empty(1, 4, device="meta"), weight.to("meta"))
+    fast_linear(torch.randn(4), weight)
+    assert heard == also == {key_of(2, weight): [weight]}
+
+
+@needs_bf16
+def test_a_tuned_model_gives_the_same_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some layers are stored in another order, some take another call: nothing else changes."""
+    plain = build_model(SMALL, dtype=torch.bfloat16)
+    model, ids = build_model(SMALL, dtype=torch.bfloat16), torch.arange(3).view(1, 3)
+    monkeypatch.setattr(tuning, "fastest", lambda _rows, some: ("linear", some[0].shape[0] != 96))  # all but gate and up
+    tune(model, lambda: model(ids))
+    kinds = [type(module) for module in model.modules() if isinstance(module, Linear)]
+    assert kinds.count(ReorderedLinear) == 2 * 5 + 1 and kinds.count(Linear) == 2 * 2
+    assert held_bytes(model) == held_bytes(plain)
+    want, got = plain(ids)["lm_head"].float(), model(ids)["lm_head"].float()
+    assert (got - want).norm() < 0.02 * want.norm()
+    tune(model, lambda: model(ids))  # and a second time finds nothing to do
+
+
+@needs_bf16
+def test_a_table_that_is_shared_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rows are looked up as well."""
+    from tfm.kernels.shrink import shrink
+    from tfm.presets.loader import load_model
+
+    model, ids = build_model(shrink(load_model("gpt-2")), dtype=torch.bfloat16), torch.arange(3).view(1, 3)
+    want = model(ids)["lm_head"].float()
+    monkeypatch.setattr(tuning, "fastest", lambda *_: ("linear", True))
+    tune(model, lambda: model(ids))
+    assert (model(ids)["lm_head"].float() - want).norm() < 0.02 * want.norm()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("other", [False, True], ids=["as it lies", "reordered"])
+def test_a_product_takes_the_next_weight_each_time(dtype: torch.dtype, other: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if other and not reorders(torch.empty(2, 2, dtype=dtype)):
+        pytest.skip("no other order")
+    monkeypatch.setattr(tuning, "fastest", lambda *_: ("linear", other))
+    monkeypatch.setattr(tuning, "last_level_cache_bytes", lambda: 1)
+    x, some = torch.randn(1, 32, dtype=dtype), weights(48, 32, dtype, 3)
+    monkeypatch.setattr(tuning, "beyond_cache", list)
+    call = product(x, some)
+    for weight in (*some, *some):
+        torch.testing.assert_close(call(), F.linear(x, weight), rtol=0.02, atol=0.02)
