@@ -95,7 +95,7 @@ def paced(seconds: float, streaming: float, pace: Pace) -> float:
 def pace_of(measured: Calibration, now: Yard) -> Pace:
     """How fast the machine is now, by the probes of a run, against the probes of the calibration."""
     then = next((yard for yard in measured.yards if yard.dtype == now.dtype), now)
-    vector = then.vector_flops_per_s / now.vector_flops_per_s
+    vector = then.vector_elements_per_s / now.vector_elements_per_s
     before, after = then.matrix_flops_per_s, now.matrix_flops_per_s
     matrix = before / after if before and after else vector  # where matrix products did not run, vectors stand for them
     return Pace(memory=then.stream_bytes_per_s / now.stream_bytes_per_s, vector=vector, matrix=matrix)

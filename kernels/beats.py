@@ -13,12 +13,12 @@ from .tuning import product
 SLICE_BYTES, POOL_BYTES = 64 << 20, 512 << 20  # of a beat's call, and of the rotation that its calls step through
 BEATS = 4  # a beat of a benchmark is so many calls, long enough to see what a step sees
 PRODUCT = (256, 1024, 2048)  # m, k, n of the beat of matrix products
-VECTOR_BYTES, VECTOR_CALLS = 512 << 10, 32  # of the vector beat: a matrix that the cores' own caches hold, and calls a beat
+ELEMENTS, EXPONENTIALS = 1 << 20, 4  # of the vector beat: what caches hold, and calls a beat
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Beat:
-    """A short plain call to be run beside others: `amount` bytes or FLOPs a call. How long it takes is how fast the machine is now."""
+    """A short plain call to be run beside others, `amount` bytes, elements or FLOPs: how long it takes is how fast the machine is now."""
 
     call: Call
     amount: float
@@ -49,10 +49,10 @@ def streaming(dtype: torch.dtype, device: torch.device, *, pool_bytes: int | Non
 
 
 def computing(dtype: torch.dtype, device: torch.device) -> Beat:
-    """A matrix-vector product over a matrix that stays in the cores' own caches: vector instructions that wait for no memory."""
-    matrix = random_tensor((VECTOR_BYTES // dtype.itemsize // ROW, ROW), dtype, device)
-    vector = random_tensor((ROW,), dtype, device)
-    return Beat(call=lambda: torch.mv(matrix, vector), amount=2 * matrix.numel()).times(VECTOR_CALLS)
+    """Exponentials of what the caches hold: vector instructions that wait for no memory, long enough for threads to start and join."""
+    x = random_tensor((ELEMENTS,), dtype, device)
+    out = torch.empty_like(x)
+    return Beat(call=lambda: torch.exp(x, out=out), amount=x.numel()).times(EXPONENTIALS)
 
 
 def multiplying(dtype: torch.dtype, device: torch.device) -> Beat:

@@ -78,7 +78,7 @@ class Meter:
         return Yard(
             dtype=dtype_name(self.dtype),
             stream_bytes_per_s=self.memory.rate,
-            vector_flops_per_s=self.vector.rate,
+            vector_elements_per_s=self.vector.rate,
             matrix_flops_per_s=self.matrix.rate,
         )
 

@@ -98,7 +98,7 @@ class Yard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     dtype: str
     stream_bytes_per_s: Positive
-    vector_flops_per_s: Positive
+    vector_elements_per_s: Positive
     matrix_flops_per_s: Positive | None = None
 
 

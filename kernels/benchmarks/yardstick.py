@@ -60,7 +60,7 @@ class Yardstick:
             pace=Yard(
                 dtype=self.pace.dtype,
                 stream_bytes_per_s=rates.get(STREAM, self.pace.stream_bytes_per_s),
-                vector_flops_per_s=rates.get(COMPUTE, self.pace.vector_flops_per_s),
+                vector_elements_per_s=rates.get(COMPUTE, self.pace.vector_elements_per_s),
                 matrix_flops_per_s=rates.get(MULTIPLY, self.pace.matrix_flops_per_s),
             ),
         )
@@ -156,7 +156,7 @@ def yardstick(setting: Setting, dtype: torch.dtype) -> Yardstick:
         pace=Yard(
             dtype=dtype_name(dtype),
             stream_bytes_per_s=found.bytes_per_s,
-            vector_flops_per_s=vector.amount / min(watch(vector.call, 1) for _ in range(3)),
+            vector_elements_per_s=vector.amount / min(watch(vector.call, 1) for _ in range(3)),
         ),
     )
 

@@ -98,7 +98,7 @@ def test_which_beat() -> None:
     watch = Meter(
         device=CPU, dtype=torch.float32, stopping=Stopping(), memory=tempo(1.0, 4.0), vector=tempo(0.5, 2.0), matrix=tempo(0.1, 0.4)
     )  # fmt: skip
-    assert (watch.yard.stream_bytes_per_s, watch.yard.vector_flops_per_s, watch.yard.matrix_flops_per_s) == (100.0, 200.0, 1000.0)
+    assert (watch.yard.stream_bytes_per_s, watch.yard.vector_elements_per_s, watch.yard.matrix_flops_per_s) == (100.0, 200.0, 1000.0)
     assert not watch.multiplies(100, 999) and watch.multiplies(100, 1001)
 
 

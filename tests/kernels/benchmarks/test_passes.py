@@ -136,7 +136,7 @@ def a_yardstick(ran: list[str]) -> Yardstick:
     return Yardstick(
         bytes_per_s=10.0, probe="mv", call=lambda: ran.append("probe"), moved_bytes=100, flops_per_s=5.0,
         product=lambda: ran.append("product"), product_flops=40, **beats,
-        pace=Yard(dtype="fp32", stream_bytes_per_s=3.0, vector_flops_per_s=4.0),
+        pace=Yard(dtype="fp32", stream_bytes_per_s=3.0, vector_elements_per_s=4.0),
     )  # fmt: skip
 
 
@@ -152,7 +152,7 @@ def test_the_yardstick_keeps_its_best() -> None:
     assert yard.seen({PROBE: after(20.0)}).bytes_per_s == 10.0
     assert yard.seen({PROBE: after(4.0)}).bytes_per_s == 25.0
     pace = yard.seen({STREAM: after(10.0), COMPUTE: after(4.0), MULTIPLY: after(2.0)}).pace
-    assert (pace.stream_bytes_per_s, pace.vector_flops_per_s, pace.matrix_flops_per_s) == (2.0, 5.0, 10.0)  # that of now
+    assert (pace.stream_bytes_per_s, pace.vector_elements_per_s, pace.matrix_flops_per_s) == (2.0, 5.0, 10.0)  # that of now
     paced = yard.seen({STREAM: after(10.0), MULTIPLY: after(2.0)})
     assert (paced.bytes_per_s, paced.flops_per_s) == (10.0, 5.0)  # and the best stays
 
