@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime
 import gc
-import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -52,8 +52,8 @@ from .tuning import product
 
 QUICK = Stopping(min_samples=3, min_seconds=0.04, max_seconds=0.11, target_spread=0.05)
 STREAMING = Stopping(min_samples=7, min_seconds=0.5, max_seconds=3.0, target_spread=0.05)
-VISITING_S = 45.0  # after which no other round begins
 WHOLE = Stopping(min_samples=4, min_seconds=0.4, max_seconds=1.2, target_spread=0.03)
+LONG = Stopping(min_samples=3, min_seconds=0.4, max_seconds=1.2, target_spread=0.03)
 
 
 Line = TypeVar("Line", Product, Attended)
@@ -67,8 +67,7 @@ class Plan:
         dtypes: formats. sizes: bytes of the bandwidth probes, the largest first. pool_bytes: memory that weights and caches rotate in.
         products: (m, k, n). steps: (heads, kv_heads, head_dim, context) of one new token. flash: the same, all tokens new.
         width, inner: of the elementwise probes over `rows` tokens. checks: (spec, phase, batch, context).
-        rounds: visits to every point, far apart: what lasted seconds is then found once, and the median leaves it out. Fewer where
-            they take longer than VISITING_S.
+        rounds: visits to every point but large matrix products, far apart: what lasted seconds is then found once, and left out.
     """
 
     dtypes: tuple[torch.dtype, ...]
@@ -82,7 +81,7 @@ class Plan:
     inner: int
     checks: tuple[tuple[s.ModelSpec, str, int, int], ...]
     stopping: Stopping = QUICK
-    rounds: int = 3
+    rounds: int = 2
     beat_bytes: int = POOL_BYTES
 
 
@@ -147,7 +146,7 @@ def standard_plan(setting: Setting) -> Plan:
         width=4096,
         inner=11008,
         checks=(
-            (WIDE, "prefill", 1, 128), (NARROW, "prefill", 2, 96),  # before a decode step tunes the model
+            (WIDE, "prefill", 1, 136), (NARROW, "prefill", 1, 136),  # before a decode step tunes the model
             (WIDE, "decode", 1, 2048), (WIDE, "decode", 4, 1024), (NARROW, "decode", 1, 512), (NARROW, "decode", 2, 4096),
         ),
     )  # fmt: skip
@@ -164,15 +163,13 @@ def calibrate(setting: Setting | None = None, plan: Plan | None = None, *, versi
     start = STREAMING if plan.stopping == QUICK else plan.stopping
     meters = {dtype: Meter.of(dtype, setting.device, pool_bytes=plan.beat_bytes, start=start, usual=plan.stopping) for dtype in plan.dtypes}
     pools = {dtype: random_tensor((plan.pool_bytes // dtype.itemsize,), dtype, setting.device) for dtype in plan.dtypes}
-    visits: list[tuple[list[Product], list[Attended]]] = []
-    begin = time.monotonic()
+    visits: list[Product | Attended] = []
     for turn in range(plan.rounds):
-        if time.monotonic() - begin > VISITING_S:
-            break
         setting.tell(f"round {turn + 1} of {plan.rounds}")
-        lines = [line for dtype, meter in meters.items() for line in products(plan, meter, pools[dtype])]
-        visits.append((lines, [line for dtype, meter in meters.items() for line in attentions(plan, meter, pools[dtype])]))
-    lines, attended = (middle(runs) for runs in zip(*visits, strict=True))
+        for dtype, meter in meters.items():
+            visits += products(plan, meter, pools[dtype], again=turn > 0)
+            visits += attentions(plan, meter, pools[dtype], again=turn > 0)
+    lines, attended = middle(visits, Product), middle(visits, Attended)
     pools.clear()
     gc.collect()
     setting.tell("operators around them")
@@ -203,9 +200,13 @@ def calibrate(setting: Setting | None = None, plan: Plan | None = None, *, versi
     return msgspec.structs.replace(bare, checks=tuple(checks(setting, plan, meters, bare)))
 
 
-def middle(runs: Sequence[Sequence[Line]]) -> list[Line]:
-    """Of several visits to the same points, for each point the one with the median seconds, of two the faster."""
-    return [sorted(visits, key=lambda line: line.seconds)[(len(visits) - 1) // 2] for visits in zip(*runs, strict=True)]
+def middle(visits: Sequence[Product | Attended], kind: type[Line]) -> list[Line]:
+    """Of several visits to a point the one with the median seconds, of two the faster."""
+    points: defaultdict[object, list[Line]] = defaultdict(list)
+    for visit in visits:
+        if isinstance(visit, kind):
+            points[msgspec.structs.replace(visit, seconds=1.0, spread=0.0)].append(visit)
+    return [sorted(found, key=lambda one: one.seconds)[(len(found) - 1) // 2] for found in points.values()]
 
 
 def device_of(setting: Setting, best: Bandwidth, lines: Sequence[Product]) -> Device:
@@ -227,16 +228,17 @@ def streams(setting: Setting, plan: Plan) -> list[Bandwidth]:
     return found
 
 
-def products(plan: Plan, meter: Meter, pool: Tensor) -> Iterator[Product]:
-    """Matrix products by rows, width in and width out."""
+def products(plan: Plan, meter: Meter, pool: Tensor, *, again: bool) -> Iterator[Product]:
+    """Matrix products by rows, width in and width out; `again`: those alone that wait for memory."""
     for m, k, n in plan.products:
-        if k * n > pool.numel():
+        size = k * n * pool.itemsize
+        matrix = meter.multiplies(size, 2 * m * k * n)
+        if k * n > pool.numel() or (matrix and again):
             continue
         name = dtype_name(pool.dtype)
         matrices = pool[: pool.numel() // (k * n) * k * n].view(-1, n, k)
         x = random_tensor((m, k), pool.dtype, meter.device)
-        size = k * n * pool.itemsize
-        found = meter.timed(product(x, list(matrices)), moved_bytes=size, matrix=meter.multiplies(size, 2 * m * k * n))
+        found = meter.timed(product(x, list(matrices)), moved_bytes=size, matrix=matrix)
         yield Product(dtype=name, m=m, k=k, n=n, seconds=found.seconds, spread=found.spread)
 
 
@@ -246,9 +248,9 @@ def in_turn(call: Callable[[Tensor], object], blocks: Tensor) -> Call:
     return lambda: call(blocks[next(turn)])
 
 
-def attentions(plan: Plan, meter: Meter, pool: Tensor) -> Iterator[Attended]:
-    """Attention of one new token over caches, and of many among themselves, by the kernels that models use for them."""
-    for new, points, impl in ((1, plan.steps, "grouped"), (None, plan.flash, "sdpa")):
+def attentions(plan: Plan, meter: Meter, pool: Tensor, *, again: bool) -> Iterator[Attended]:
+    """Attention of one new token over caches, and of many among themselves (not `again`), by the kernels that models use for them."""
+    for new, points, impl in ((1, plan.steps, "grouped"), (None, () if again else plan.flash, "sdpa")):
         for heads, kv_heads, width, context in points:
             each = 2 * kv_heads * context * width
             if each > pool.numel():
@@ -306,7 +308,7 @@ def checks(setting: Setting, plan: Plan, meters: Mapping[torch.dtype, Meter], ba
                 predicted = expected(spec, work, bare)
                 if predicted is None or predicted.seconds > LONGEST_CHECK_S:
                     continue
-                stopping = WHOLE if plan.stopping == QUICK else plan.stopping
+                stopping = plan.stopping if plan.stopping != QUICK else WHOLE if work.decoding else LONG
                 ready, matrix = subject(model, work), not work.decoding
                 found = meter.timed(ready.run, moved_bytes=streamed_bytes(spec, work), matrix=matrix, stopping=stopping)
                 yield Check(
