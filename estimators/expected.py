@@ -1,8 +1,8 @@
 """The expected time of a pass on the calibrated device, with an interval: arithmetic on what `tfm calibrate` measured.
 
 Row by row, as the roofline does, but with seconds that were measured where the roofline has peak rates: matrix products by
-rows and size, attention by grouping and cache, and a cost a row for everything around them. The sum is then corrected by
-what small whole models, measured in the same calibration, took compared with theirs; how far those lie apart is the interval.
+rows and size, attention by grouping and cache, and a cost a row for everything around them. The sum is then corrected as far as
+small whole models, measured in the same calibration, agree that it is wrong; how far they lie from that is the interval.
 """
 
 from __future__ import annotations
@@ -139,19 +139,15 @@ def basis(measured: Calibration, factor: float) -> str:
 
 
 def correction(checks: Iterable[Check], *, phase: str, dtype: str) -> tuple[float, float]:
-    """Median of measured / predicted over the checks of a phase and format, and how far they lie from it; (1, 0.1) without any."""
+    """By how much the checks of a phase and format agree that the sum is wrong, and how far they lie from that; (1, 0.1) without any.
+
+    1 where some took longer than predicted and some less: the few there are say no more than that.
+    """
     ratios = [check.measured_s / check.predicted_s for check in checks if (check.phase, check.dtype) == (phase, dtype)]
     if not ratios:
         return 1.0, 0.1
-    middle = median(ratios)
-    return middle, max(LEAST_MARGIN, *(abs(ratio / middle - 1) for ratio in ratios))
-
-
-def median(values: Iterable[float]) -> float:
-    """The middle value, or the mean of the two in the middle."""
-    ordered = sorted(values)
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+    agreed = min(max(1.0, min(ratios)), max(ratios))
+    return agreed, max(LEAST_MARGIN, *(abs(ratio / agreed - 1) for ratio in ratios))
 
 
 def kind(row: Row) -> str:

@@ -128,7 +128,7 @@ def standard_plan(setting: Setting) -> Plan:
     shapes = [(1024, 1024), (2048, 2048), (4096, 4096), (4096, 11008), (11008, 4096), (4096, 32000)]
     few = [(1024, 1024), (2048, 2048), (4096, 11008), (11008, 4096)]
     odd = (2048, 25001)
-    many = (256, 512, 1024, 4096) if gpu else (256, 512)
+    many = (256, 512, 1024, 4096) if gpu else (136, 256, 512)  # from 129 rows on a processor has another way to multiply
     products = [(1, *shape) for shape in (*shapes, odd)]
     products += [(m, *shape) for m in (3, 4, 8, 16, 64) for shape in few] + [(m, *odd) for m in (4, 16, 64)]
     products += [(m, *shape) for m in many for shape in ((2048, 2048), (4096, 8192 if gpu else 4096), odd)]

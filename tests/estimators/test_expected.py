@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from tfm.estimators.expected import Pace, along, averaged, correction, expected, expected_figures, median
+from tfm.estimators.expected import Pace, along, averaged, correction, expected, expected_figures
 from tfm.estimators.latency import roofline
 from tfm.estimators.work import Pass
 from tfm.presets.calibration import SCHEMA, Attended, Calibration, Check, Elementwise, Machine, Overhead, Phase, Product
@@ -136,9 +136,9 @@ def check(phase: Phase, ratio: float, dtype: str = "fp32") -> Check:
     [
         pytest.param((), 1.0, 0.1, id="none: nothing is corrected, and not much promised"),
         pytest.param((check("decode", 1.2),), 1.2, 0.03, id="one"),
-        pytest.param(
-            (check("decode", 1.0), check("decode", 1.1), check("decode", 1.5)), 1.1, 1.5 / 1.1 - 1, id="the middle, and the furthest"
-        ),
+        pytest.param((check("decode", 1.2), check("decode", 1.1), check("decode", 1.5)), 1.1, 1.5 / 1.1 - 1, id="all slower: as all agree"),
+        pytest.param((check("decode", 0.8), check("decode", 0.9)), 0.9, 1 - 0.8 / 0.9, id="all faster"),
+        pytest.param((check("decode", 0.9), check("decode", 1.3)), 1.0, 0.3, id="they disagree"),
         pytest.param((check("prefill", 3.0), check("decode", 3.0, "bf16")), 1.0, 0.1, id="another phase or format"),
     ],
 )
@@ -187,8 +187,6 @@ def test_averages() -> None:
     points = averaged([(4, 2.0), (1, 5.0), (4, 8.0)])
     assert [x for x, _ in points] == [1, 4]
     assert [y for _, y in points] == pytest.approx([5.0, 4.0])
-    assert median([3.0, 1.0, 2.0]) == 2.0
-    assert median([4.0, 1.0]) == 2.5
 
 
 def test_an_odd_width_has_a_curve_of_its_own() -> None:
