@@ -52,9 +52,11 @@ def tune(model: nn.Module, run: Call) -> None:
     with listening() as heard:
         run()
     rows: dict[int, int] = {}
-    for key, weights in heard.items():
+    while heard:  # and let go of them: a weight that is stored anew must not stay beside it
+        key, weights = heard.popitem()
         if choose(key[0], weights) == "reordered":
             rows |= dict.fromkeys((weight.data_ptr() for weight in weights), key[0])
+        del weights
     for module in list(model.modules()):
         if isinstance(module, Linear) and module.weight is not None and module.weight.data_ptr() in rows:
             reorder(module, rows[module.weight.data_ptr()])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +16,7 @@ from tfm.kernels.calibration import llama_like
 from tfm.kernels.linear import CALLS, by_reordered, fast_linear, key_of, listening, possible_calls, reordered, reorders, usual_call
 from tfm.kernels.model import build_model
 from tfm.kernels.modules import Linear
-from tfm.kernels.packed import ReorderedLinear, held_bytes
+from tfm.kernels.packed import ReorderedLinear, held_bytes, reorder
 from tfm.kernels.timing import Call, Sample
 from tfm.kernels.tuning import beyond_cache, choose, clear_winner, fastest, product, tune
 
@@ -188,6 +189,22 @@ def test_a_tuned_model_gives_the_same_logits(monkeypatch: pytest.MonkeyPatch) ->
     want, got = plain(ids)["lm_head"].float(), model(ids)["lm_head"].float()
     assert (got - want).norm() < 0.02 * want.norm()
     tune(model, lambda: model(ids))  # and a second time finds nothing to do
+
+
+@needs_bf16
+def test_a_model_is_never_held_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One matrix after another gives up its place: a model that fills the memory can be tuned."""
+    model, ids = build_model(SMALL, dtype=torch.bfloat16), torch.arange(3).view(1, 3)
+    monkeypatch.setattr(tuning, "fastest", lambda *_: ("linear", True))
+
+    def watched(module: Linear, rows: int) -> None:
+        before = weakref.ref(module.weight)
+        reorder(module, rows)
+        assert before() is None
+
+    monkeypatch.setattr(tuning, "reorder", watched)
+    tune(model, lambda: model(ids))
+    assert not any(type(module) is Linear for module in model.modules())
 
 
 @needs_bf16
