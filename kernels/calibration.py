@@ -130,7 +130,7 @@ def standard_plan(setting: Setting) -> Plan:
     odd = (2048, 25001)
     many = (256, 512, 1024, 4096) if gpu else (136, 256, 512)  # from 129 rows on a processor has another way to multiply
     products = [(1, *shape) for shape in (*shapes, odd)]
-    products += [(m, *shape) for m in (3, 4, 8, 16, 64) for shape in few] + [(m, *odd) for m in (4, 16, 64)]
+    products += [(m, *shape) for m in (3, 4, 8, 16, 64, 72) for shape in few] + [(m, *odd) for m in (4, 16, 64)]
     products += [(m, *shape) for m in many for shape in ((2048, 2048), (4096, 8192 if gpu else 4096), odd)]
     return Plan(
         dtypes=(torch.float32, torch.bfloat16),
