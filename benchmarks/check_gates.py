@@ -31,7 +31,7 @@ from scipy.stats import binomtest
 from tfm.kernels import gates
 from tfm.kernels.benchmarks.setting import Setting
 from tfm.kernels.probes import ROW, random_tensor
-from tfm.kernels.timing import Call, rotated
+from tfm.kernels.timing import Call, quiet_watch, rotated
 from tfm.presets.baseline import Gate, Measurements
 
 GATES = {
@@ -80,7 +80,7 @@ def reading(rows: int, setting: Setting) -> Call:
 @torch.inference_mode()
 def cost(call: Call, step: Call) -> float:
     """A call's time over that of the step it runs after, from seven of each in turn."""
-    watch = gates.thread_watch()
+    watch = quiet_watch()
     pairs = [(watch(step, 1), watch(call, 1)) for _ in range(7)]
     return statistics.median(more / time for time, more in pairs)
 

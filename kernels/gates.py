@@ -41,7 +41,7 @@ from .benchmarks.yardstick import measured_device
 from .machine import machine
 from .model import build_model, cut
 from .probes import dtype_name, free_memory_bytes, pick_device, require_memory
-from .timing import Call, Watch, host_watch, refuse_impossible, rotated, watch_for
+from .timing import Call, Watch, quiet_watch, refuse_impossible, rotated, watch_for
 
 Tell = Callable[[str], None]
 KINDS = ("decode", "attention")
@@ -196,7 +196,7 @@ def prepared(gate: Gate, *, seed: int = 0) -> Ready:
     device, dtype = pick_device(), torch_dtype(gate.dtype)
     setting = Setting(device=device)
     step, moved_bytes, flops = stepped(gate, setting, seed)
-    watch = thread_watch() if device.type == "cpu" and torch.get_num_threads() == 1 else watch_for(device)
+    watch = quiet_watch() if device.type == "cpu" else watch_for(device)
     beats = [(streaming(dtype, device), moved_bytes)]
     if flops > 8 * moved_bytes:  # a batch: the arithmetic may be the wall
         beats.append((multiplying(dtype, device), flops))
@@ -227,11 +227,6 @@ def stepped(gate: Gate, setting: Setting, seed: int) -> tuple[Call, float, float
     unit = measured_device(setting.device, bytes_per_s=1.0, peaks={dtype_name(dtype): 1.0}, source="one byte a second: counts")
     counts = roofline(short, work, unit)
     return rotated(lambda one: one.run(), [subject(model, work) for model in models]), float(counts.memory_s), float(counts.flops)
-
-
-def thread_watch() -> Watch:
-    """The processor's time of this thread: it stands still while a neighbour has the core."""
-    return host_watch(time.thread_time)
 
 
 # --- the same machine -----------------------------------------------------------------------------------------------

@@ -132,6 +132,11 @@ def host_watch(clock: Clock = time.perf_counter, sync: Call | None = None) -> Wa
     return seconds
 
 
+def quiet_watch() -> Watch:
+    """With one thread its processor's time, which stands still while a neighbour has the core; with several the clock."""
+    return host_watch(time.thread_time if torch.get_num_threads() == 1 else time.perf_counter)
+
+
 def cuda_watch(device: torch.device) -> Watch:
     """CUDA events around each call, the L2 flushed before it. While the flush runs, the host queues the call: no launch gap is timed."""
     flush = torch.empty(4 * torch.cuda.get_device_properties(device).L2_cache_size, dtype=torch.int8, device=device)

@@ -24,16 +24,15 @@ from .timing import (
     Stopping,
     Watch,
     buffers_needed,
-    host_watch,
     in_rotation,
     interleave,
     last_level_cache_bytes,
-    paired_ratio,
+    quiet_watch,
     rotated,
 )
 
 TRYING = Stopping(min_samples=7, min_seconds=0.0, max_seconds=0.15, target_spread=math.inf)
-NEAR = 1.5  # times the fastest, at a first try: what is slower is not tried again
+NEAR = 2.0  # times the fastest, at a first try: what is slower is not tried again
 GAIN = 1.03  # another call than the usual one has to be so much faster: noise alone changes nothing
 MOST_ROWS = 16  # beyond it the calls come near each other, and trying takes long
 MOST_WEIGHTS = 64
@@ -92,14 +91,14 @@ def fastest(rows: int, weights: Sequence[Tensor]) -> tuple[str, bool]:
     usual, names = usual_call(rows, weights[0]), possible_calls(rows, weights[0])
     x = random_tensor((rows, weights[0].shape[1]), weights[0].dtype, weights[0].device)
     apart = beyond_cache(weights)
-    watch = host_watch()
+    watch = quiet_watch()
     once = {name: quickest(watch, call) for name, call in in_rotation({name: partial(CALLS[name], x) for name in names}, apart).items()}
     near = [name for name in names if name == usual or once[name] <= NEAR * min(once.values())]
     # In the cache, where the one weight that is reordered for it stays, it is faster than from memory: not near even so is not near.
     other = reorders(weights[0]) and quickest(watch, partial(by_reordered, x, reordered(weights[0], rows))) <= NEAR * min(once.values())
     pairs = [(weight, reordered(weight, rows) if other else weight) for weight in apart]
     calls = {name: partial(on_plain, CALLS[name], x) for name in near} | ({"reordered": partial(on_other, x)} if other else {})
-    found = interleave(in_rotation(calls, pairs), stopping=TRYING, warmup=0)
+    found = interleave(in_rotation(calls, pairs), watch=watch, stopping=TRYING, warmup=0)
     if any(sample.interrupted for sample in found.values()):
         raise KeyboardInterrupt
     winner = clear_winner(usual, {name: found[name] for name in near})
@@ -117,14 +116,15 @@ def on_other(x: Tensor, pair: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def quickest(watch: Watch, call: Call) -> float:
-    """Seconds of the faster of two runs."""
-    return min(watch(call, 1) for _ in range(2))
+    """Seconds of the fastest of three runs."""
+    return min(watch(call, 1) for _ in range(3))
 
 
 def clear_winner(usual: str, found: Mapping[str, Sample]) -> str:
-    """The fastest by its median, if it is faster than the usual one by GAIN; else the usual one."""
-    winner = min(found, key=lambda name: found[name].median_s)
-    return winner if paired_ratio(found[usual], found[winner]) > GAIN else usual
+    """The fastest by its best sample, since other programs only add to it, if it is faster than the usual one by GAIN; else that one."""
+    best = {name: min(sample.times) for name, sample in found.items()}
+    winner = min(best, key=lambda name: best[name])
+    return winner if best[usual] > GAIN * best[winner] else usual
 
 
 def beyond_cache(weights: Sequence[Tensor]) -> list[Tensor]:

@@ -151,7 +151,14 @@ def test_an_interrupt_ends_the_trying(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_to_choose() -> None:
     assert choose(tuning.MOST_ROWS + 1, weights(48, 32)) is None
     assert choose(1, [torch.empty(48, 32, device="meta")]) is None
-    assert clear_winner("a", {"a": Sample(times=(1.0, 2.0), calls=1, stop="spread")}) == "a"
+
+
+def test_a_disturbed_sample_decides_nothing() -> None:
+    found = {
+        name: Sample(times=times, calls=1, stop="spread") for name, times in (("a", (1.0, 9.0, 9.0)), ("b", (1.5, 1.5, 1.5)), ("c", (2.0,)))
+    }
+    assert clear_winner("a", found) == clear_winner("c", found) == "a"
+    assert clear_winner("a", {"a": found["a"]}) == "a"
 
 
 def test_weights_to_try_on_are_more_than_the_cache_holds(monkeypatch: pytest.MonkeyPatch) -> None:
