@@ -17,7 +17,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -42,6 +42,7 @@ from .machine import machine
 from .model import build_model, cut
 from .probes import dtype_name, free_memory_bytes, pick_device, require_memory
 from .timing import Call, Watch, quiet_watch, refuse_impossible, rotated, watch_for
+from .tuning import as_usual
 
 Tell = Callable[[str], None]
 KINDS = ("decode", "attention")
@@ -192,7 +193,16 @@ def block(ready: Ready, plan: Plan) -> Blocked:
 
 
 def prepared(gate: Gate, *, seed: int = 0) -> Ready:
-    """Build what a gate runs, warm it up, and choose its probe: memory's, or the matrix product's where arithmetic takes longer."""
+    """Build what a gate runs, warm it up, and choose its probe: memory's, or the matrix product's where arithmetic takes longer.
+
+    Linear layers are tuned with one thread only, whose processor's time finds the same calls however busy the machine is.
+    """
+    with nullcontext() if torch.get_num_threads() == 1 else as_usual():
+        return warmed(gate, seed)
+
+
+def warmed(gate: Gate, seed: int) -> Ready:
+    """The body of `prepared`."""
     device, dtype = pick_device(), torch_dtype(gate.dtype)
     setting = Setting(device=device)
     step, moved_bytes, flops = stepped(gate, setting, seed)

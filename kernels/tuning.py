@@ -8,7 +8,8 @@ faster in another order altogether (`linear.reordered`): a model's are then stor
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -36,6 +37,7 @@ NEAR = 2.0  # times the fastest, at a first try: what is slower is not tried aga
 GAIN = 1.03  # another call than the usual one has to be so much faster: noise alone changes nothing
 MOST_ROWS = 16  # beyond it the calls come near each other, and trying takes long
 MOST_WEIGHTS = 64
+_trying = True
 REORDERED: dict[Key, bool] = {}  # whether another order is faster than any call on the weight as it lies
 
 
@@ -71,14 +73,25 @@ def product(x: Tensor, weights: Sequence[Tensor]) -> Call:
 # --- what is fastest ------------------------------------------------------------------------------------------------------
 
 
+@contextmanager
+def as_usual() -> Iterator[None]:
+    """Nothing is tried meanwhile: what is compared with another run must not depend on how busy the machine was when it was tried."""
+    global _trying
+    before, _trying = _trying, False
+    try:
+        yield
+    finally:
+        _trying = before
+
+
 @torch.inference_mode()
 def choose(rows: int, weights: Sequence[Tensor]) -> str | None:
     """The fastest way for so many rows and weights of one shape, [O,I] each: one of CALLS, or "reordered".
 
-    `fast_linear` takes the fastest of CALLS from now on. None where nothing is to be chosen: many rows, or no CPU.
+    `fast_linear` takes the fastest of CALLS from now on. None where nothing is to be chosen: many rows, no CPU, or `as_usual`.
     """
     weight = weights[0]
-    if rows > MOST_ROWS or weight.device.type != "cpu":
+    if not _trying or rows > MOST_ROWS or weight.device.type != "cpu":
         return None
     key = key_of(rows, weight)
     if key not in CHOSEN:

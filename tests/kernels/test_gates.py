@@ -112,6 +112,22 @@ def test_a_real_measurement(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None
     assert msgspec.json.decode(msgspec.json.encode(found), type=Measurements) == found
 
 
+@pytest.mark.parametrize(("threads", "tried"), [(1, True), (2, False)])
+def test_only_one_thread_is_tuned(threads: int, tried: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the clock of several threads a busy machine finds other calls than a quiet one, and a gate would compare those."""
+    found: list[int] = []
+    monkeypatch.setattr("tfm.kernels.tuning.CHOSEN", {})
+
+    def fastest(rows: int, _: Any) -> tuple[str, bool]:
+        found.append(rows)
+        return "linear", False
+
+    monkeypatch.setattr("tfm.kernels.tuning.fastest", fastest)
+    with threads_set(threads):
+        prepared(TOY)
+    assert bool(found) is tried
+
+
 def test_more_layers_than_there_are() -> None:
     with pytest.raises(UsageError, match="gpt-2 has 12 layers"):
         prepared(msgspec.structs.replace(TOY, layers=13))

@@ -18,7 +18,7 @@ from tfm.kernels.model import build_model
 from tfm.kernels.modules import Linear
 from tfm.kernels.packed import ReorderedLinear, held_bytes, reorder
 from tfm.kernels.timing import Call, Sample
-from tfm.kernels.tuning import beyond_cache, choose, clear_winner, fastest, product, tune
+from tfm.kernels.tuning import as_usual, beyond_cache, choose, clear_winner, fastest, product, tune
 
 SMALL = llama_like("small", layers=2, width=64, heads=4, kv_heads=2, head_dim=16, d_ff=96, vocabulary=80)
 needs_bf16 = pytest.mark.skipif(not reorders(torch.empty(2, 2, dtype=torch.bfloat16)), reason="oneDNN has no bf16 kernels here")
@@ -146,6 +146,14 @@ def test_an_interrupt_ends_the_trying(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KeyboardInterrupt):
         fastest(1, weights(48, 32))
     assert not linear.CHOSEN
+
+
+def test_as_usual_tries_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "fastest", lambda *_: pytest.fail("tried"))
+    with as_usual():
+        assert choose(1, weights(48, 32)) is None and not linear.CHOSEN
+    monkeypatch.setattr(tuning, "fastest", lambda *_: ("mm", False))
+    assert choose(1, weights(48, 32)) == "mm"
 
 
 def test_nothing_to_choose() -> None:
