@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 
 import torch
@@ -37,7 +38,7 @@ NEAR = 2.0  # times the fastest, at a first try: what is slower is not tried aga
 GAIN = 1.03  # another call than the usual one has to be so much faster: noise alone changes nothing
 MOST_ROWS = 16  # beyond it the calls come near each other, and trying takes long
 MOST_WEIGHTS = 64
-_trying = True
+_usual: ContextVar[bool] = ContextVar("usual", default=False)
 REORDERED: dict[Key, bool] = {}  # whether another order is faster than any call on the weight as it lies
 
 
@@ -76,12 +77,11 @@ def product(x: Tensor, weights: Sequence[Tensor]) -> Call:
 @contextmanager
 def as_usual() -> Iterator[None]:
     """Nothing is tried meanwhile: what is compared with another run must not depend on how busy the machine was when it was tried."""
-    global _trying
-    before, _trying = _trying, False
+    before = _usual.set(True)
     try:
         yield
     finally:
-        _trying = before
+        _usual.reset(before)
 
 
 @torch.inference_mode()
@@ -91,7 +91,7 @@ def choose(rows: int, weights: Sequence[Tensor]) -> str | None:
     `fast_linear` takes the fastest of CALLS from now on. None where nothing is to be chosen: many rows, no CPU, or `as_usual`.
     """
     weight = weights[0]
-    if not _trying or rows > MOST_ROWS or weight.device.type != "cpu":
+    if _usual.get() or rows > MOST_ROWS or weight.device.type != "cpu":
         return None
     key = key_of(rows, weight)
     if key not in CHOSEN:
