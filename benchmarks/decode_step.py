@@ -3,6 +3,7 @@
 python benchmarks/decode_step.py            the table, and some layers against all of them; about eight minutes
 python benchmarks/decode_step.py pairs      only some layers against all of them, step by step in turn
 python benchmarks/decode_step.py narrow     int8 and int4 weights beside bf16
+python benchmarks/decode_step.py tuned      linear layers tuned (`kernels.tuning`) and by the usual calls, step by step in turn
 python benchmarks/decode_step.py folded     long bf16 rows folded (`kernels.linear`) and not, step by step in turn
 
 Weights are random, which changes no time. What does not fit the memory takes as many layers as do, and says so.
@@ -22,12 +23,13 @@ from tfm.kernels import linear
 from tfm.kernels.benchmarks.passes import bench_decode
 from tfm.kernels.benchmarks.record import Record
 from tfm.kernels.benchmarks.setting import Setting
-from tfm.kernels.benchmarks.whole import pass_of, scale_of, subject
+from tfm.kernels.benchmarks.whole import Subject, pass_of, scale_of, subject
 from tfm.kernels.benchmarks.yardstick import measured_device
 from tfm.kernels.machine import machine
 from tfm.kernels.model import build_model, cut
 from tfm.kernels.probes import dtype_name
 from tfm.kernels.timing import Stopping, interleave, paired_ratio, watch_for
+from tfm.kernels.tuning import as_usual
 from tfm.presets.errors import UnreadableError
 from tfm.presets.loader import load_model
 
@@ -42,6 +44,10 @@ STEPS = [
 ]
 PAIRS = [("llama-7b", BF16, 1024, 4), ("llama-7b", BF16, 1024, 8), ("gpt-2-xl", FP32, 1024, 6), ("gpt-2-xl", BF16, 1024, 12)]
 FOLDED = [("mistral-7b", 4096, 8), ("qwen2.5-7b", 4096, 6), ("llama-7b", 1024, 8)]
+TUNED = [
+    ("llama-7b", FP32, 1024, 6), ("gpt-2-xl", FP32, 1024, 12), ("llama-7b", BF16, 1024, 8), ("mistral-7b", BF16, 4096, 8),
+    ("qwen2.5-7b", BF16, 4096, 6), ("gpt-2-xl", BF16, 1024, 24),
+]  # fmt: skip
 LIMITS = {FP32: 0.88, BF16: 0.75}
 SETTING = Setting(stopping=Stopping(min_samples=10, min_seconds=2.0, max_seconds=25.0, target_spread=0.02))
 
@@ -109,6 +115,27 @@ def folding(model: str, context: int, layers: int) -> str:
     return f"| {model} | {context} | {layers} | {' | '.join(times)} | {samples['folded'].samples} | {gain:+.1%} |"
 
 
+@torch.inference_mode()
+def tuning(model: str, dtype: torch.dtype, context: int, layers: int) -> str:
+    """A step by the usual calls and one of a tuned model, in turn: a line."""
+    spec, work = cut(load_model(model), layers), pass_of("decode", dtype, batch=1, context=context)
+    with as_usual():
+        usual = subject(build_model(spec, dtype=dtype), work)
+    tuned = subject(build_model(spec, dtype=dtype), work)
+    chosen = dict(linear.CHOSEN)
+
+    def step(ready: Subject, calls: dict[linear.Key, str]) -> None:
+        linear.CHOSEN.clear()
+        linear.CHOSEN.update(calls)
+        ready.run()
+
+    calls = {"usual": partial(step, usual, {}), "tuned": partial(step, tuned, chosen)}
+    samples = interleave(calls, watch=watch_for(SETTING.device), stopping=SETTING.stopping)
+    times = (f"{1e3 * samples[name].median_s:.1f}" for name in calls)
+    gain = paired_ratio(samples["usual"], samples["tuned"])
+    return f"| {model} | {dtype_name(dtype)} | {context} | {layers} | {' | '.join(times)} | {samples['tuned'].samples} | {gain:.2f} |"
+
+
 HEAD = "| model | parameters | weights | ctx | layers | median (ms) | p20 to p80 | samples | GB | GB/s | of (GB/s) | share | ran |"
 RULE = "|:--|--:|:--|--:|:--|--:|--:|--:|--:|--:|--:|--:|:--|"
 
@@ -128,6 +155,14 @@ def main(what: str) -> int:
         print("| model | ctx | layers | folded (ms) | as they are (ms) | samples | as they are takes |\n|:--|--:|--:|--:|--:|--:|--:|")
         for asked in FOLDED:
             print(folding(*asked), flush=True)
+        return 0
+    if what == "tuned":
+        print(
+            "| model | weights | ctx | layers | usual calls (ms) | tuned (ms) | samples | usual / tuned |\n|:--|:--|--:|--:|--:|--:|--:|--:|"
+        )
+        for case in TUNED:
+            print(tuning(*case), flush=True)
+            gc.collect()
         return 0
     if what != "pairs":
         print(f"{HEAD}\n{RULE}", flush=True)
