@@ -100,7 +100,8 @@ def pair(model: str, dtype: torch.dtype, context: int, layers: int) -> float:
 def folding(model: str, context: int, layers: int) -> str:
     """A step whose long rows are folded and one that takes them as they are, in turn: a line."""
     spec = cut(load_model(model), layers)
-    ready = subject(build_model(spec, dtype=BF16), pass_of("decode", BF16, batch=1, context=context))
+    with as_usual():
+        ready = subject(build_model(spec, dtype=BF16), pass_of("decode", BF16, batch=1, context=context))
     usual = linear.WIDE
 
     def step(wide: int) -> None:
@@ -157,9 +158,8 @@ def main(what: str) -> int:
             print(folding(*asked), flush=True)
         return 0
     if what == "tuned":
-        print(
-            "| model | weights | ctx | layers | usual calls (ms) | tuned (ms) | samples | usual / tuned |\n|:--|:--|--:|--:|--:|--:|--:|--:|"
-        )
+        print("| model | weights | ctx | layers | usual calls (ms) | tuned (ms) | samples | usual / tuned |")
+        print("|:--|:--|--:|--:|--:|--:|--:|--:|")
         for case in TUNED:
             print(tuning(*case), flush=True)
             gc.collect()

@@ -17,7 +17,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -195,9 +195,10 @@ def block(ready: Ready, plan: Plan) -> Blocked:
 def prepared(gate: Gate, *, seed: int = 0) -> Ready:
     """Build what a gate runs, warm it up, and choose its probe: memory's, or the matrix product's where arithmetic takes longer.
 
-    Linear layers are tuned with one thread only, whose processor's time finds the same calls however busy the machine is.
+    Linear layers take the usual calls: what a busy machine finds the fastest may differ from what a quiet one does, and a gate would
+    compare those.
     """
-    with nullcontext() if torch.get_num_threads() == 1 else as_usual():
+    with as_usual():
         return warmed(gate, seed)
 
 
