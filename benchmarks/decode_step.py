@@ -23,13 +23,13 @@ from tfm.kernels import linear
 from tfm.kernels.benchmarks.passes import bench_decode
 from tfm.kernels.benchmarks.record import Record
 from tfm.kernels.benchmarks.setting import Setting
-from tfm.kernels.benchmarks.whole import Subject, pass_of, scale_of, subject
+from tfm.kernels.benchmarks.whole import pass_of, scale_of, subject
 from tfm.kernels.benchmarks.yardstick import measured_device
+from tfm.kernels.linear import as_usual
 from tfm.kernels.machine import machine
 from tfm.kernels.model import build_model, cut
 from tfm.kernels.probes import dtype_name
 from tfm.kernels.timing import Stopping, interleave, paired_ratio, watch_for
-from tfm.kernels.tuning import as_usual
 from tfm.presets.errors import UnreadableError
 from tfm.presets.loader import load_model
 
@@ -108,7 +108,7 @@ def folding(model: str, context: int, layers: int) -> str:
         linear.WIDE = wide
         ready.run()
 
-    calls = {"folded": partial(step, usual), "as they are": partial(step, sys.maxsize)}
+    calls = {"folded": as_usual()(partial(step, usual)), "as they are": as_usual()(partial(step, sys.maxsize))}
     samples = interleave(calls, watch=watch_for(SETTING.device), stopping=SETTING.stopping)
     linear.WIDE = usual
     times = (f"{1e3 * samples[name].median_s:.1f}" for name in calls)
@@ -123,14 +123,7 @@ def tuning(model: str, dtype: torch.dtype, context: int, layers: int) -> str:
     with as_usual():
         usual = subject(build_model(spec, dtype=dtype), work)
     tuned = subject(build_model(spec, dtype=dtype), work)
-    chosen = dict(linear.CHOSEN)
-
-    def step(ready: Subject, calls: dict[linear.Key, str]) -> None:
-        linear.CHOSEN.clear()
-        linear.CHOSEN.update(calls)
-        ready.run()
-
-    calls = {"usual": partial(step, usual, {}), "tuned": partial(step, tuned, chosen)}
+    calls = {"usual": as_usual()(usual.run), "tuned": tuned.run}
     samples = interleave(calls, watch=watch_for(SETTING.device), stopping=SETTING.stopping)
     times = (f"{1e3 * samples[name].median_s:.1f}" for name in calls)
     gain = paired_ratio(samples["usual"], samples["tuned"])

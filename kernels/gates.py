@@ -38,11 +38,11 @@ from .benchmarks.attention import Problem, prepare
 from .benchmarks.setting import Setting, torch_dtype
 from .benchmarks.whole import depth, needed_bytes, pass_of, subject
 from .benchmarks.yardstick import measured_device
+from .linear import as_usual
 from .machine import machine
 from .model import build_model, cut
 from .probes import dtype_name, free_memory_bytes, pick_device, require_memory
 from .timing import Call, Watch, quiet_watch, refuse_impossible, rotated, watch_for
-from .tuning import as_usual
 
 Tell = Callable[[str], None]
 KINDS = ("decode", "attention")
@@ -180,6 +180,7 @@ def block_by_block(gate: Gate, plan: Plan, tell: Tell) -> Iterator[float]:
         gc.collect()
 
 
+@as_usual()
 def block(ready: Ready, plan: Plan) -> Blocked:
     """Probe, step, probe, step ... probe: each step against the mean of its two probes."""
     with torch.inference_mode():
@@ -192,18 +193,13 @@ def block(ready: Ready, plan: Plan) -> Blocked:
     return Blocked(efficiency=statistics.median(shares), seconds=statistics.median(steps))
 
 
+@as_usual()
 def prepared(gate: Gate, *, seed: int = 0) -> Ready:
     """Build what a gate runs, warm it up, and choose its probe: memory's, or the matrix product's where arithmetic takes longer.
 
     Linear layers take the usual calls: what a busy machine finds the fastest may differ from what a quiet one does, and a gate would
     compare those.
     """
-    with as_usual():
-        return warmed(gate, seed)
-
-
-def warmed(gate: Gate, seed: int) -> Ready:
-    """The body of `prepared`."""
     device, dtype = pick_device(), torch_dtype(gate.dtype)
     setting = Setting(device=device)
     step, moved_bytes, flops = stepped(gate, setting, seed)

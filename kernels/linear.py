@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 from torch import Tensor
@@ -41,6 +42,7 @@ WIDE, FOLDED_ROWS = 10_240, 8
 Call = Callable[[Tensor, Tensor], Tensor]
 Key = tuple[int, tuple[int, ...], torch.dtype, bool, int]
 CHOSEN: dict[Key, str] = {}  # what `tuning` found the fastest here; empty until it was asked
+USUAL: ContextVar[bool] = ContextVar("usual", default=False)  # see `as_usual`
 _heard: list[dict[Key, list[Tensor]]] = []
 
 
@@ -60,11 +62,22 @@ def listening() -> Iterator[dict[Key, list[Tensor]]]:
         _heard.remove(heard)
 
 
+@contextmanager
+def as_usual() -> Iterator[None]:
+    """The usual calls meanwhile, and nothing is tried: what a busy machine found the fastest may differ from what a quiet one does."""
+    before = USUAL.set(True)
+    try:
+        yield
+    finally:
+        USUAL.reset(before)
+
+
 def linear_call(rows: int, weight: Tensor) -> str:
     """Which of CALLS so many rows take: what was found fastest here, else the usual one. Accelerators have one good call."""
     if weight.device.type != "cpu" or rows > FEW_ROWS:
         return "linear"
-    return CHOSEN.get(key_of(rows, weight)) or usual_call(rows, weight)
+    chosen = None if USUAL.get() else CHOSEN.get(key_of(rows, weight))
+    return chosen or usual_call(rows, weight)
 
 
 def usual_call(rows: int, weight: Tensor) -> str:

@@ -30,11 +30,16 @@ class PackedLinear(Linear):
         return y if self.bias is None else y + self.bias
 
 
-def pack(linear: Linear, kind: str) -> None:
-    """Round the matrix and let go of it; whoever holds the module goes on holding it."""
-    narrow = KINDS[kind](linear.weight)
+def become(linear: Linear, kind: type[Linear]) -> None:
+    """Another kind of linear layer, without the parameter; whoever holds the module goes on holding it."""
     linear.register_parameter("weight", None)
-    linear.__class__ = PackedLinear
+    linear.__class__ = kind
+
+
+def pack(linear: Linear, kind: str) -> None:
+    """Round the matrix and let go of it."""
+    narrow = KINDS[kind](linear.weight)
+    become(linear, PackedLinear)
     linear.narrow = narrow  # type: ignore[assignment]
 
 
@@ -52,8 +57,7 @@ class ReorderedLinear(Linear):
 def reorder(linear: Linear, rows: int) -> None:
     """Store the matrix in the order for so many rows, and let go of the old one; the numbers stay the same."""
     stored = reordered(linear.weight, rows)
-    linear.register_parameter("weight", None)
-    linear.__class__ = ReorderedLinear
+    become(linear, ReorderedLinear)
     linear.stored = stored
 
 

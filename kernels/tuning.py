@@ -8,15 +8,13 @@ faster in another order altogether (`linear.reordered`): a model's are then stor
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from .linear import CALLS, CHOSEN, Key, by_reordered, fast_linear, key_of, listening, possible_calls, reordered, reorders, usual_call
+from .linear import CALLS, CHOSEN, USUAL, Key, by_reordered, fast_linear, key_of, listening, possible_calls, reordered, reorders, usual_call
 from .modules import Linear
 from .packed import reorder
 from .probes import free_memory_bytes, random_tensor
@@ -38,7 +36,6 @@ NEAR = 2.0  # times the fastest, at a first try: what is slower is not tried aga
 GAIN = 1.03  # another call than the usual one has to be so much faster: noise alone changes nothing
 MOST_ROWS = 16  # beyond it the calls come near each other, and trying takes long
 MOST_WEIGHTS = 64
-_usual: ContextVar[bool] = ContextVar("usual", default=False)
 REORDERED: dict[Key, bool] = {}  # whether another order is faster than any call on the weight as it lies
 
 
@@ -74,16 +71,6 @@ def product(x: Tensor, weights: Sequence[Tensor]) -> Call:
 # --- what is fastest ------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def as_usual() -> Iterator[None]:
-    """Nothing is tried meanwhile: what is compared with another run must not depend on how busy the machine was when it was tried."""
-    before = _usual.set(True)
-    try:
-        yield
-    finally:
-        _usual.reset(before)
-
-
 @torch.inference_mode()
 def choose(rows: int, weights: Sequence[Tensor]) -> str | None:
     """The fastest way for so many rows and weights of one shape, [O,I] each: one of CALLS, or "reordered".
@@ -91,7 +78,7 @@ def choose(rows: int, weights: Sequence[Tensor]) -> str | None:
     `fast_linear` takes the fastest of CALLS from now on. None where nothing is to be chosen: many rows, no CPU, or `as_usual`.
     """
     weight = weights[0]
-    if _usual.get() or rows > MOST_ROWS or weight.device.type != "cpu":
+    if USUAL.get() or rows > MOST_ROWS or weight.device.type != "cpu":
         return None
     key = key_of(rows, weight)
     if key not in CHOSEN:

@@ -25,6 +25,7 @@ from tfm.kernels.gates import (
     prepared,
     threads_set,
 )
+from tfm.kernels.linear import USUAL
 from tfm.kernels.machine import machine
 from tfm.kernels.model import cut
 from tfm.kernels.timing import HarnessError
@@ -119,6 +120,12 @@ def test_nothing_is_tuned(threads: int, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("tfm.kernels.tuning.fastest", lambda *_: pytest.fail("tried"))
     with threads_set(threads):
         prepared(TOY).step()
+
+
+def test_nor_does_a_gate_take_what_was_tuned_before() -> None:
+    seen: list[bool] = []
+    block(Ready(step=lambda: seen.append(USUAL.get()), probe=lambda: None, ratio=1.0, watch=lambda call, _: (call(), 1.0)[1]), SMALL)
+    assert seen and all(seen) and not USUAL.get()
 
 
 def test_more_layers_than_there_are() -> None:

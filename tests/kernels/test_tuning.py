@@ -13,12 +13,23 @@ from torch.nn import functional as F
 
 from tfm.kernels import linear, tuning
 from tfm.kernels.calibration import llama_like
-from tfm.kernels.linear import CALLS, by_reordered, fast_linear, key_of, listening, possible_calls, reordered, reorders, usual_call
+from tfm.kernels.linear import (
+    CALLS,
+    as_usual,
+    by_reordered,
+    fast_linear,
+    key_of,
+    listening,
+    possible_calls,
+    reordered,
+    reorders,
+    usual_call,
+)
 from tfm.kernels.model import build_model
 from tfm.kernels.modules import Linear
 from tfm.kernels.packed import ReorderedLinear, held_bytes, reorder
 from tfm.kernels.timing import Call, Sample
-from tfm.kernels.tuning import as_usual, beyond_cache, choose, clear_winner, fastest, product, tune
+from tfm.kernels.tuning import beyond_cache, choose, clear_winner, fastest, product, tune
 
 SMALL = llama_like("small", layers=2, width=64, heads=4, kv_heads=2, head_dim=16, d_ff=96, vocabulary=80)
 needs_bf16 = pytest.mark.skipif(not reorders(torch.empty(2, 2, dtype=torch.bfloat16)), reason="oneDNN has no bf16 kernels here")
@@ -153,7 +164,9 @@ def test_as_usual_tries_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with as_usual():
         assert choose(1, weights(48, 32)) is None and not linear.CHOSEN
     monkeypatch.setattr(tuning, "fastest", lambda *_: ("mm", False))
-    assert choose(1, weights(48, 32)) == "mm"
+    assert choose(1, weights(48, 32)) == linear.linear_call(1, weights(48, 32)[0]) == "mm"
+    with as_usual():  # nor is anything taken that was found before
+        assert linear.linear_call(1, weights(48, 32)[0]) == "mv"
 
 
 def test_nothing_to_choose() -> None:
