@@ -1,6 +1,6 @@
 """How good the measured gate of `tfm check` is: how often it cries wolf on the same code, and how often it finds a real slowdown.
 
-    python benchmarks/check_gates.py --log runs.jsonl        400 runs of the same code, 128 with a slowdown: about 80 minutes
+    python benchmarks/check_gates.py --log runs.jsonl        400 runs of the same code, 128 with a slowdown: two to three hours
     python benchmarks/check_gates.py --log runs.jsonl --report
 
 A run is a gate of about ten seconds (a decode step of one layer and the head of llama-7b in bf16, or `--gate attention`), compared
@@ -102,7 +102,7 @@ def child(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
         again = len(measured.efficiencies) > PLAN.builds * PLAN.blocks
         yield run | msgspec.to_builtins(judgement) | {"again": again, "seconds": time.perf_counter() - start, "load": os.getloadavg()[0]}
     gates.stepped = plain
-    yield {"baseline": msgspec.to_builtins(gates.measure_gates((GATES[asked["gate"]],), plan=PLAN))}
+    yield {"baseline": msgspec.to_builtins(gates.measure_gates((GATES[asked["gate"]],), threshold=THRESHOLD, plan=PLAN))}
 
 
 def neighbour() -> None:
