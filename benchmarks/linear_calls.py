@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from tfm.kernels import compiled
 from tfm.kernels.linear import fast_linear, folded, linear_call
 from tfm.kernels.probes import random_tensor
 from tfm.kernels.timing import Stopping, buffers_needed, host_watch, in_rotation, interleave, last_level_cache_bytes, rotated
@@ -84,6 +85,8 @@ def plain_calls(x: Tensor, outputs: int) -> dict[str, Callable[[tuple[Tensor, ..
         calls["bmm, 16 a slice"] = lambda w: torch.bmm(x.expand(outputs // 16, -1, -1), w[0].view(outputs // 16, 16, -1).transpose(1, 2))
     if outputs % 8 == 0:
         calls["bmm, 8 slices"] = lambda w: torch.bmm(w[0].view(8, outputs // 8, -1), x.t().expand(8, -1, -1))
+    if outputs * x.shape[1] * x.itemsize >= compiled.WORTH and len(x) == 1 and compiled.gap() is None:
+        calls["compiled"] = lambda w: compiled.product(x, w[0])
     return calls
 
 

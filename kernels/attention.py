@@ -18,9 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from ..presets.errors import UnknownNameError
-from .grouped import grouped, grouped_gap, takes_streams
+from .grouped import grouped, grouped_gap, own_way
 from .masks import Rules, bias_block, check, scale_of, shape_logits, visible
-from .streams import STREAMS
 from .tiled import tiled
 
 Kernel = Callable[[Tensor, Tensor, Tensor, Rules], Tensor]
@@ -130,8 +129,8 @@ def backend_that_ran(q: Tensor, k: Tensor, v: Tensor, *, impl: str, rules: Rules
     "eager", "sdpa: flash (cpu)", "sdpa: math", "sdpa: tiled (SDPA has no soft cap)", "grouped: 48 streams (cpu)" ...
     """
     gap = {"sdpa": sdpa_gap(rules), "grouped": grouped_gap(q, v, rules)}.get(impl)
-    if impl == "grouped" and not gap and takes_streams(q, k, rules):
-        return f"grouped: {STREAMS} streams (cpu)"  # plain products; the fused kernel only ends them
+    if impl == "grouped" and not gap and (way := own_way(q, k, v, rules)):
+        return f"grouped: {way} (cpu)"
     with _Operators() as seen:
         kernel_named(impl)(q, k, v, rules)
     if impl not in ("sdpa", "grouped"):

@@ -48,7 +48,7 @@ from .probes import (
     require_memory,
 )
 from .timing import Call, Stopping
-from .tuning import product
+from .tuning import product, tune_attention
 
 QUICK = Stopping(min_samples=3, min_seconds=0.04, max_seconds=0.11, target_spread=0.05)
 STREAMING = Stopping(min_samples=7, min_seconds=0.5, max_seconds=3.0, target_spread=0.05)
@@ -115,6 +115,7 @@ def decoder(
 
 
 FUNCTIONS = ("silu", "gelu", "gelu_tanh", "relu")
+MOST_CACHES = 8  # that attention is tuned on
 LONGEST_CHECK_S = 1.5  # a machine on which a check would take longer does without it
 WIDE = llama_like("wide", layers=2, width=4096, heads=32, kv_heads=8, head_dim=128, d_ff=12288, vocabulary=16000)
 NARROW = llama_like("narrow", layers=6, width=2048, heads=16, kv_heads=16, head_dim=128, d_ff=5632, vocabulary=32000)
@@ -259,7 +260,10 @@ def attentions(plan: Plan, meter: Meter, pool: Tensor, *, again: bool) -> Iterat
             name = dtype_name(pool.dtype)
             caches = pool[: pool.numel() // each * each].view(-1, 2, 1, kv_heads, context, width)
             q, kernel = random_tensor((1, heads, tokens, width), pool.dtype, meter.device), kernel_named(impl)
-            found = meter.timed(in_turn(partial(over, kernel, q), caches), moved_bytes=each * pool.itemsize, matrix=tokens > 1)
+            call = in_turn(partial(over, kernel, q), caches)
+            if new == 1:
+                tune_attention(call, min(len(caches), MOST_CACHES))
+            found = meter.timed(call, moved_bytes=each * pool.itemsize, matrix=tokens > 1)
             yield Attended(
                 dtype=name, batch=1, heads=heads, kv_heads=kv_heads, head_dim=width, new=tokens, context=context,
                 seconds=found.seconds, spread=found.spread,

@@ -14,6 +14,7 @@ import torch
 from ..presets.calibration import Calibration, calibration_path, load_calibration
 from ..presets.device import LOCAL, device_names, load_device
 from ..presets.errors import TfmError
+from . import compiled
 from .attention import backend_that_ran
 from .machine import device_title, machine, total_memory_bytes
 from .masks import Rules
@@ -45,6 +46,8 @@ def examine(device: torch.device | None = None) -> Iterator[Fact]:
     yield load_fact()
     yield from version_facts(device)
     yield Fact(name="sdpa_backends", value=", ".join(sdpa_backends(device)))
+    if device.type == "cpu":
+        yield compiler_fact()
     yield preset_fact(device_title(device))
     yield calibration_fact(device)
 
@@ -102,6 +105,13 @@ def sdpa_backends(device: torch.device) -> tuple[str, ...]:
         ran = backend_that_ran(q, k, k, impl="sdpa", rules=Rules(causal=True))
         found.append(f"{label}: {ran.removeprefix('sdpa: ')}")
     return tuple(found)
+
+
+def compiler_fact() -> Fact:
+    """Whether loops can be compiled for a decode step."""
+    found = compiled.compiler()
+    advice = "" if found else "no C++ compiler: decode steps have PyTorch's own calls alone, which are slower on some processors"
+    return Fact(name="compiler", value=found, state="ok" if found else "note", advice=advice)
 
 
 def words(text: str) -> set[str]:

@@ -4,24 +4,32 @@ With `enable_gqa` PyTorch's CPU kernel takes every query head for itself and rea
 heads (times T tokens) are rows of one small product: the kernel walks the context in blocks of 512 tokens, and uses a block
 while it is in the cache. Where there are fewer key/value heads than threads, the context is cut as well and the parts are
 joined by their log-sum-exp (flash-decoding, Dao et al. 2023). Few rows over a long context in fp32 go through `streams`, which
-waits less for memory. `benchmarks/decode_attention.py` compares this with what else was tried.
+waits less for memory; and one token through loops of its own (`compiled`), where `tuning` found those faster here.
+`benchmarks/decode_attention.py` compares this with what else was tried.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from . import streams
+from . import compiled, streams
+from .linear import USUAL
 from .masks import Rules, bias_block, query_blocks, reach, scale_of, visible
 from .tiled import QUERY_BLOCK, tiled
 
 SHORTEST_PART = 512  # tokens: the kernel's own block
 UNEVEN = 0.2  # of the work: one thread may have so much more than its share before cutting and joining is the cheaper way
+
+Read = tuple[Tensor, Tensor, Tensor, float]  # q [B,K,R,D], k and v [B,K,S,D], the factor on the logits
+Key = tuple[tuple[int, ...], int, int, torch.dtype, int]
+CHOSEN: dict[Key, bool] = {}  # whether `tuning` found compiled loops faster here; empty until it was asked
+_heard: list[dict[Key, list[Read]]] = []
 
 
 def grouped(q: Tensor, k: Tensor, v: Tensor, rules: Rules) -> Tensor:
@@ -44,16 +52,58 @@ def _one_block(q: Tensor, k: Tensor, v: Tensor, rules: Rules, rows: range, cache
     heads = q.reshape(B, K, N // K * t, D)
     if q.device.type != "cpu":
         return F.scaled_dot_product_attention(heads, k, v, attn_mask=added, scale=rules.scale).view(B, N, t, D)
-    if added is None and streams.fits(heads, k):
-        out, log_sum = _streamed(heads, k, v, rules)
+    read = (heads, k, v, scale_of(q, rules))
+    if added is None and t == 1:
+        hear(read)
+    if added is None and t == 1 and takes_loops(heads, k, v):
+        out, logits = compiled.attention(*read)
+        log_sum = logits.logsumexp(dim=-1) if rules.sinks is not None else None
     else:
-        parts = _parts(k)
-        out, log_sum = _flash(heads, k, v, added, rules.scale) if parts == 1 else _in_parts(heads, k, v, added, rules.scale, parts)
-    if rules.sinks is not None:
+        out, log_sum = by_products(*read, added)
+    if rules.sinks is not None and log_sum is not None:
         # exp(x) / (exp(x) + exp(sink)): what the sink leaves to the values
         sinks = rules.sinks.to(log_sum.dtype).view(1, N, 1).expand(B, N, t).reshape_as(log_sum)
         out = (out * torch.sigmoid(log_sum - sinks).unsqueeze(-1)).to(q.dtype)
     return out.view(B, N, t, D)
+
+
+def by_products(q: Tensor, k: Tensor, v: Tensor, scale: float, added: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """By PyTorch's calls: q [B,K,R,D] over k and v [B,K,S,D] to the output and the log-sum-exp [B,K,R] of each row's logits."""
+    if added is None and streams.fits(q, k):
+        return _streamed(q, k, v, scale)
+    parts = _parts(k)
+    return _flash(q, k, v, added, scale) if parts == 1 else _in_parts(q, k, v, added, scale, parts)
+
+
+# --- compiled loops ---------------------------------------------------------------------------------------------------------
+
+
+def key_of(q: Tensor, k: Tensor, v: Tensor) -> Key:
+    """What the faster way depends on: heads and rows, the context's order of magnitude, the width, the format and the threads."""
+    return tuple(q.shape[:3]), k.shape[2].bit_length(), v.shape[3], k.dtype, torch.get_num_threads()
+
+
+def takes_loops(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether compiled loops were found the faster way for q [B,K,R,D] of one token over k and v [B,K,S,D]."""
+    return bool(CHOSEN) and not USUAL.get() and CHOSEN.get(key_of(q, k, v), False) and compiled.takes_cache(q, k, v)
+
+
+@contextmanager
+def listening() -> Iterator[dict[Key, list[Read]]]:
+    """Collects what attention of one token reads meanwhile, where there are loops for it."""
+    heard: dict[Key, list[Read]] = {}
+    _heard.append(heard)
+    try:
+        yield heard
+    finally:
+        _heard.remove(heard)
+
+
+def hear(read: Read) -> None:
+    """Tell those who collect."""
+    if _heard and compiled.takes_cache(*read[:3]):
+        for heard in _heard:
+            heard.setdefault(key_of(*read[:3]), []).append(read)
 
 
 def grouped_gap(q: Tensor, v: Tensor, rules: Rules) -> str | None:
@@ -65,11 +115,16 @@ def grouped_gap(q: Tensor, v: Tensor, rules: Rules) -> str | None:
     return "keys and values differ in width" if q.shape[-1] != v.shape[-1] else None
 
 
-def takes_streams(q: Tensor, k: Tensor, rules: Rules) -> bool:
-    """Whether `grouped` reads this cache in streams: one token a sequence, nothing that masks a key it reads, and `streams.fits`."""
+def own_way(q: Tensor, k: Tensor, v: Tensor, rules: Rules) -> str | None:
+    """How `grouped` reads this cache where no kernel of PyTorch's does: one token a sequence, and nothing that masks a key it reads."""
     (B, N, t, D), (K, S) = q.shape, k.shape[1:3]
+    if t > 1 or rules.padding is not None or rules.bias is not None or q.device.type != "cpu":
+        return None
     start, stop = reach(rules, S - t, S - 1, S)
-    return t == 1 and rules.padding is None and rules.bias is None and streams.fits(q.reshape(B, K, N // K, D), k[:, :, start:stop])
+    heads, k, v = q.reshape(B, K, N // K, D), k[:, :, start:stop], v[:, :, start:stop]
+    if takes_loops(heads, k, v):
+        return "compiled loops"
+    return f"{streams.STREAMS} streams" if streams.fits(heads, k) else None
 
 
 def _folded(q: Tensor, K: int, mask: Tensor | None, bias: Tensor | None) -> Tensor | None:
@@ -122,12 +177,12 @@ def _in_parts(q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: floa
     return out.view(B, K, R, D), log_sum.view(B, K, R)
 
 
-def _streamed(q: Tensor, k: Tensor, v: Tensor, rules: Rules) -> tuple[Tensor, Tensor]:
+def _streamed(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """`streams` over most of the context, `_flash` over the few tokens they leave."""
-    out, log_sum, done = streams.streamed(q, k, v, scale_of(q, rules))
+    out, log_sum, done = streams.streamed(q, k, v, scale)
     if done == k.shape[2]:
         return out, log_sum
-    rest = _flash(q, k[:, :, done:], v[:, :, done:], None, rules.scale)
+    rest = _flash(q, k[:, :, done:], v[:, :, done:], None, scale)
     out, log_sum = _joined([(x.flatten(0, 1).unsqueeze(1), y.flatten(0, 1).unsqueeze(1)) for x, y in ((out, log_sum), rest)])
     return out.view(q.shape), log_sum.view(q.shape[:3])
 

@@ -22,7 +22,8 @@ Long bf16 rows are slower, as x no longer stays in the first-level cache beside 
     folded                  0.86  0.86  0.80  0.81  0.78  0.76  0.94  0.92  0.91  0.88  0.85  0.78
 
 On an AMD EPYC (Zen 4) the same library runs `mv` on one thread, and the order is another: two threads by the clock, one row, weight
-4096 x 4096, share of `sum` in fp32: fp32 mv 0.59, parts 0.98; bf16 mv 0.31, F.linear 0.57, parts 0.60, reordered 0.71.
+4096 x 4096, share of `sum` in fp32: fp32 mv 0.59, parts 0.98; bf16 mv 0.31, F.linear 0.57, parts 0.60, reordered 0.71. What is compiled
+for the purpose reaches it there (`compiled`).
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from . import compiled
 
 FEW_ROWS = 128  # from here on a product is bound by arithmetic, and all calls are alike
 NARROW, SLICES, PARTS = 16, 8, 16
@@ -103,6 +106,7 @@ def possible_calls(rows: int, weight: Tensor) -> list[str]:
         "narrow": outputs % NARROW == 0 and weight.is_contiguous(),
         "slices": outputs % SLICES == 0 and weight.is_contiguous(),
         "parts": outputs >= PARTS and weight.is_contiguous(),
+        "compiled": compiled.takes_weight(rows, weight),
     }
     return [name for name in CALLS if takes.get(name, True)]
 
@@ -206,4 +210,5 @@ CALLS: dict[str, Call] = {
     "narrow": narrow,
     "slices": slices,
     "parts": parts,
+    "compiled": compiled.product,
 }

@@ -2,7 +2,8 @@
 
 PyTorch has several calls for one product, and the library behind them treats one processor's maker otherwise than another's: a table
 made on one machine loses half of the bandwidth on the next. What is found holds for the process (`linear.CHOSEN`). bf16 weights may be
-faster in another order altogether (`linear.reordered`): a model's are then stored so.
+faster in another order altogether (`linear.reordered`): a model's are then stored so. The attention of one token is tried likewise, by
+PyTorch's calls and by loops compiled for it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from . import compiled, grouped
 from .linear import CALLS, CHOSEN, USUAL, Key, by_reordered, fast_linear, key_of, listening, possible_calls, reordered, reorders, usual_call
 from .modules import Linear
 from .packed import reorder
@@ -48,8 +50,9 @@ def tune(model: nn.Module, run: Call) -> None:
 
     Layers whose weights are faster in another order store them so, and give up the parameter.
     """
-    with listening() as heard:
+    with listening() as heard, grouped.listening() as caches:
         run()
+    choose_attention(caches)
     rows: dict[int, int] = {}
     while heard:  # and let go of them: a weight that is stored anew must not stay beside it
         key, weights = heard.popitem()
@@ -59,6 +62,15 @@ def tune(model: nn.Module, run: Call) -> None:
     for module in list(model.modules()):
         if isinstance(module, Linear) and module.weight is not None and module.weight.data_ptr() in rows:
             reorder(module, rows[module.weight.data_ptr()])
+
+
+@torch.inference_mode()
+def tune_attention(run: Call, times: int = 1) -> None:
+    """Run attention of one token over so many caches in turn, and make it as fast as it can be here."""
+    with grouped.listening() as caches:
+        for _ in range(times):
+            run()
+    choose_attention(caches)
 
 
 def product(x: Tensor, weights: Sequence[Tensor]) -> Call:
@@ -88,8 +100,10 @@ def choose(rows: int, weights: Sequence[Tensor]) -> str | None:
 
 def fastest(rows: int, weights: Sequence[Tensor]) -> tuple[str, bool]:
     """Try the calls in turn: the usual one unless another is clearly faster, and whether another order is clearly faster than that."""
-    usual, names = usual_call(rows, weights[0]), possible_calls(rows, weights[0])
     x = random_tensor((rows, weights[0].shape[1]), weights[0].dtype, weights[0].device)
+    usual, names = usual_call(rows, weights[0]), possible_calls(rows, weights[0])
+    if "compiled" in names and not compiled.works(partial(CALLS["compiled"], x, weights[0])):
+        names.remove("compiled")
     apart = beyond_cache(weights)
     watch = quiet_watch()
     once = {name: quickest(watch, call) for name, call in in_rotation({name: partial(CALLS[name], x) for name in names}, apart).items()}
@@ -103,6 +117,24 @@ def fastest(rows: int, weights: Sequence[Tensor]) -> tuple[str, bool]:
         raise KeyboardInterrupt
     winner = clear_winner(usual, {name: found[name] for name in near})
     return winner, other and clear_winner(winner, {name: found[name] for name in (winner, "reordered")}) == "reordered"
+
+
+def choose_attention(caches: Mapping[grouped.Key, Sequence[grouped.Read]]) -> None:
+    """For each kind of attention that was heard, whether compiled loops are clearly faster than PyTorch's calls (`grouped.CHOSEN`)."""
+    for key, reads in caches.items():
+        if not USUAL.get() and key not in grouped.CHOSEN:
+            grouped.CHOSEN[key] = loops_are_faster(reads)
+
+
+def loops_are_faster(reads: Sequence[grouped.Read]) -> bool:
+    """Try both in turn, over what attention reads."""
+    if not compiled.works(lambda: compiled.attention(*reads[0])):
+        return False
+    ways = {"products": lambda read: grouped.by_products(*read), "loops": lambda read: compiled.attention(*read)}
+    found = interleave(in_rotation(ways, caches_beyond_cache(reads)), watch=quiet_watch(), stopping=TRYING, warmup=1)
+    if any(sample.interrupted for sample in found.values()):
+        raise KeyboardInterrupt
+    return clear_winner("products", found) == "loops"
 
 
 def on_plain(call: Callable[[Tensor, Tensor], Tensor], x: Tensor, pair: tuple[Tensor, Tensor]) -> Tensor:
@@ -130,6 +162,18 @@ def clear_winner(usual: str, found: Mapping[str, Sample]) -> str:
 def beyond_cache(weights: Sequence[Tensor]) -> list[Tensor]:
     """The weights, one of each place in memory, with copies where all together might stay in the cache."""
     apart = list({weight.data_ptr(): weight for weight in weights}.values())
-    weight = apart[0]
-    needed = min(MOST_WEIGHTS, buffers_needed(weight.nbytes, last_level_cache_bytes(), free_bytes=free_memory_bytes(weight.device)))
+    needed = buffers_for(apart[0].nbytes, apart[0].device)
     return apart[:needed] + [apart[index % len(apart)].clone() for index in range(needed - len(apart))]
+
+
+def caches_beyond_cache(reads: Sequence[grouped.Read]) -> list[grouped.Read]:
+    """What attention reads, likewise: copies of keys and values where all together might stay in the processor's cache."""
+    _, k, v, _ = reads[0]
+    needed = buffers_for(k.nbytes + v.nbytes, k.device)
+    copies = (reads[index % len(reads)] for index in range(needed - len(reads)))
+    return [*reads[:needed], *((q, k.clone(), v.clone(), scale) for q, k, v, scale in copies)]
+
+
+def buffers_for(size_bytes: int, device: torch.device) -> int:
+    """How many buffers of a size take turns."""
+    return min(MOST_WEIGHTS, buffers_needed(size_bytes, last_level_cache_bytes(), free_bytes=free_memory_bytes(device)))

@@ -16,6 +16,7 @@ from ..machine import device_title
 from ..masks import Rules
 from ..probes import dtype_name, free_memory_bytes, random_tensor, require_memory
 from ..timing import Call, Sample, in_rotation
+from ..tuning import tune_attention
 from .record import Record
 from .setting import Setting
 from .yardstick import Yardstick, beside, yardstick
@@ -87,8 +88,11 @@ def prepare(problem: Problem, impls: Sequence[str], dtype: torch.dtype, setting:
     keys, values = random_tensor(shape, dtype, setting.device), random_tensor(shape, dtype, setting.device)
     queries = random_tensor((problem.batch, problem.heads, problem.tokens, problem.head_dim), dtype, setting.device)
     rules = Rules(causal=True)
+    calls = attention_calls(impls, queries, keys, values, rules)
+    if "grouped" in calls:
+        tune_attention(calls["grouped"], copies)
     return Prepared(
-        calls=attention_calls(impls, queries, keys, values, rules),
+        calls=calls,
         backends={impl: backend_that_ran(queries, keys[0], values[0], impl=impl, rules=rules) for impl in impls},
         held_bytes=int(keys.nbytes + values.nbytes),
     )

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .. import compiled
 from ..attention import FUSED
 from ..timing import Call
 
@@ -32,10 +33,12 @@ class Operators(TorchDispatchMode):
 def backend_of(call: Call) -> str:
     """Run a call once and say what it dispatched, as "mv, attention: flash (cpu)"; what has a softmax of its own is `math`."""
     # Not in inference mode, where composite operators reach the dispatcher whole and hide what they run.
-    with torch.no_grad(), Operators() as operators:
+    with torch.no_grad(), compiled.noting() as loops, Operators() as operators:
         call()
-    products = [name for name in PRODUCTS if operators.seen[name]]
+    products = [*(["compiled loops"] if "product" in loops else []), *(name for name in PRODUCTS if operators.seen[name])]
     fused = [label for name, label in FUSED.items() if operators.seen[name]]
-    if operators.seen["_softmax"] or operators.seen["softmax"]:
+    if "attention" in loops:
+        fused.append("compiled loops")
+    elif operators.seen["_softmax"] or operators.seen["softmax"]:
         fused.append("math")
     return ", ".join([*products, *([f"attention: {' and '.join(fused)}"] if fused else [])])

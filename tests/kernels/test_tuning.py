@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tfm.kernels import linear, tuning
+from tfm.kernels import compiled, grouped, linear, tuning
+from tfm.kernels.attention import attend
 from tfm.kernels.calibration import llama_like
 from tfm.kernels.linear import (
     CALLS,
@@ -42,6 +43,7 @@ def nothing_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(table, "CHOSEN", {})
     monkeypatch.setattr(tuning, "CHOSEN", linear.CHOSEN)
     monkeypatch.setattr(tuning, "REORDERED", {})
+    monkeypatch.setattr(grouped, "CHOSEN", {})
 
 
 def weights(outputs: int, inputs: int, dtype: torch.dtype = torch.float32, count: int = 2) -> list[Tensor]:
@@ -260,3 +262,47 @@ def test_a_product_takes_the_next_weight_each_time(dtype: torch.dtype, other: bo
     call = product(x, some)
     for weight in (*some, *some):
         torch.testing.assert_close(call(), F.linear(x, weight), rtol=0.02, atol=0.02)
+
+
+# --- attention --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("loops", "taken"), [(0.5, True), (0.98, False), (1.5, False)])
+def test_attention_of_one_token_takes_loops_where_they_are_faster(monkeypatch: pytest.MonkeyPatch, loops: float, taken: bool) -> None:
+    Clock(monkeypatch, products=1.0, loops=loops)
+    monkeypatch.setattr(compiled, "WORTH", 1)
+    monkeypatch.setattr(compiled, "compiler", lambda: "a compiler")
+    ran: list[Tensor] = []
+
+    def attention(q: Tensor, k: Tensor, v: Tensor, _: float) -> tuple[Tensor, None]:
+        ran.append(k)
+        return v[:, :, : q.shape[2]], None
+
+    monkeypatch.setattr(compiled, "attention", attention)
+    q, cache = torch.randn(1, 2, 1, 32), torch.randn(3, 1, 2, 300, 32)
+    turn = iter(range(3))
+    tuning.tune_attention(lambda: attend(q, x := cache[next(turn)], x, impl="grouped", causal=True), 3)
+    assert set(grouped.CHOSEN.values()) == {taken} and len(grouped.CHOSEN) == 1
+    tried, before = len(ran), dict(grouped.CHOSEN)
+    with torch.inference_mode():
+        attend(q, cache[0], cache[0], impl="grouped", causal=True)
+    assert (len(ran) > tried) is taken
+    tuning.tune_attention(lambda: attend(q, cache[0], cache[0], impl="grouped", causal=True))
+    assert before == grouped.CHOSEN  # tried once
+
+
+def test_attention_that_has_no_loops_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "loops_are_faster", lambda _: pytest.fail("tried"))
+    q, cache = torch.randn(1, 2, 1, 32), torch.randn(1, 2, 300, 32)  # small
+    tuning.tune_attention(lambda: attend(q, cache, cache, impl="grouped", causal=True))
+    monkeypatch.setattr(compiled, "WORTH", 1)
+    with as_usual():
+        tuning.tune_attention(lambda: attend(q, cache, cache, impl="grouped", causal=True))
+    assert not grouped.CHOSEN
+
+
+def test_copies_of_a_cache_take_turns_beyond_the_processors() -> None:
+    k = torch.randn(1, 2, 300, 32)
+    reads = tuning.caches_beyond_cache([(torch.randn(1, 2, 1, 32), k, k.clone(), 1.0)])
+    assert len(reads) > 1 and len({read[1].data_ptr() for read in reads}) == len(reads)
+    assert all(torch.equal(read[1], k) for read in reads)

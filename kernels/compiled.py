@@ -1,0 +1,181 @@
+"""The product and the attention of one token as plain loops that `torch.compile` makes: where PyTorch's libraries wait, these stream.
+
+One token uses each number of a weight or a cache once, so memory's rate is the limit. The libraries behind PyTorch's calls reach it for
+some formats, shapes and makers of processors; elsewhere they repack, run on one thread, or walk one row at a time. Written as sums
+and compiled, the loops widen a number in a register and add up in fp32, and read several rows at once:
+
+- a product reads the weight's quarters side by side, four rows for each piece of x that is loaded;
+- scores add up a key for all query heads of a group at once; values are added up token by token in blocks of BLOCK, a whole row a step.
+
+Nothing here is taken unless `tuning` found it faster on the machine at hand; it needs a C++ compiler, and a few seconds for each kind
+of loop the first time, which PyTorch keeps on disk. `benchmarks/linear_calls.py` and
+`benchmarks/decode_attention.py` have the figures.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+WEIGHT_ROWS = 4  # read side by side
+BLOCK = 128  # tokens whose values are added up in registers
+CACHE_LINE = 64  # bytes: so much of a token's values is one sum, on which one or two vector registers add up
+MOST_SUMS = 32  # side by side; more fall out of the registers
+WORTH = 1 << 20  # bytes: smaller weights and caches stay in the processor's cache, and compiling for them is not worth the wait
+FORMATS = (torch.float32, torch.bfloat16, torch.float16)
+OPTIONS: dict[str, Any] = {
+    "cpp.enable_floating_point_contract_flag": "fast",  # multiply and add in one instruction
+    "cpp.max_horizontal_fusion_size": MOST_SUMS,
+    "compile_threads": 1,  # no pool of processes beside a measurement
+}
+
+Loop = Callable[[Tensor, Tensor], Tensor]
+_broken: list[str] = []  # why compiling failed, once it did
+_noted: list[list[str]] = []
+
+
+def gap() -> str | None:
+    """Why nothing can be compiled here; None where, as far as one can see, it can."""
+    return _broken[0] if _broken else None if compiler() else "no C++ compiler"
+
+
+@cache
+def compiler() -> str | None:
+    """Path of the C++ compiler that `torch.compile` takes on a processor."""
+    return shutil.which(os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++"))
+
+
+@contextmanager
+def noting() -> Iterator[list[str]]:
+    """Collects which loops run meanwhile: no operator of PyTorch's does, so its dispatcher does not see them."""
+    names: list[str] = []
+    _noted.append(names)
+    try:
+        yield names
+    finally:
+        _noted.remove(names)
+
+
+def note(name: str) -> None:
+    """Tell those who collect."""
+    for names in _noted:
+        names.append(name)
+
+
+def works(call: Callable[[], object]) -> bool:
+    """Compile by calling; False, and for the rest of the process, where that fails."""
+    try:
+        call()
+    except Exception as error:  # noqa: BLE001 - whatever a compiler, its absence or a version of PyTorch may raise
+        first, *_ = [*str(error).strip().splitlines(), type(error).__name__]
+        _broken.append(f"torch.compile failed: {first}")
+    return not _broken
+
+
+@cache
+def made(loop: Loop, *kind: object) -> Loop:  # noqa: ARG001 - kinds are told apart by it
+    """A loop compiled, when it is first called, for tensors of one kind: what `of_any_size` does not leave open, and the threads.
+
+    With code of its own: PyTorch counts recompilations, and gives up, by code object.
+    """
+    with warnings.catch_warnings():  # of PyTorch about itself, as it loads the compiler
+        warnings.simplefilter("ignore")
+        importlib.import_module("torch._inductor.compile_fx")
+    own = FunctionType(loop.__code__.replace(), loop.__globals__, loop.__name__)
+    known = set(torch._inductor.list_options())
+    return torch.compile(own, dynamic=False, options={name: value for name, value in OPTIONS.items() if name in known})
+
+
+def of_any_size(x: Tensor, *dims: int) -> Tensor:
+    """A tensor for a compiled loop that is to hold for other sizes of some dimensions too; of the rest it knows the size."""
+    for dim in dims:
+        torch._dynamo.maybe_mark_dynamic(x, dim)
+    return x
+
+
+# --- products ---------------------------------------------------------------------------------------------------------------
+
+
+def takes_weight(rows: int, weight: Tensor) -> bool:
+    """Whether there is a loop for so many rows and this weight [O,I], and it is worth compiling."""
+    return rows == 1 and serves(weight) and weight.is_contiguous() and weight.shape[0] >= WEIGHT_ROWS and gap() is None
+
+
+def serves(held: Tensor) -> bool:
+    """Whether a weight or a cache is on a processor, in a format that has loops, and beyond what a core keeps."""
+    return held.device.type == "cpu" and held.dtype in FORMATS and held.numel() * held.itemsize >= WORTH
+
+
+def product(rows: Tensor, weight: Tensor) -> Tensor:
+    """rows [1,I] times a weight [O,I] transposed: [1,O]."""
+    note("product")
+    outputs, inputs = weight.shape
+    even = outputs // WEIGHT_ROWS * WEIGHT_ROWS
+    loop = made(product_loop, inputs, weight.dtype, torch.get_num_threads())
+    out = loop(rows[0], of_any_size(weight[:even].view(WEIGHT_ROWS, -1, inputs), 1)).view(1, even)
+    return out if even == outputs else torch.cat((out, rows @ weight[even:].t()), dim=1)
+
+
+def product_loop(x: Tensor, weight: Tensor) -> Tensor:
+    """x [I], weight [P,n,I] -> [P,n]. x is widened in the loop: narrow it leaves more of the first-level cache to the weight."""
+    wide = x.float()
+    return torch.stack([(piece.float() * wide).sum(dim=-1) for piece in weight.unbind()]).to(weight.dtype)
+
+
+# --- attention --------------------------------------------------------------------------------------------------------------
+
+
+def takes_cache(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether there are loops for queries [B,K,R,Dk] of one token over k [B,K,S,Dk] and v [B,K,S,Dv], and they are worth compiling."""
+    line = CACHE_LINE // v.itemsize
+    return (
+        serves(k)
+        and q.dtype == k.dtype == v.dtype
+        and k.stride(3) == v.stride(3) == 1
+        and v.shape[3] % line == 0
+        and q.shape[2] * v.shape[3] // line <= MOST_SUMS
+        and k.shape[2] >= 2 * BLOCK
+        and not torch.is_grad_enabled()
+        and gap() is None
+    )
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """Queries [B,K,R,Dk] of one token over k [B,K,S,Dk] and v [B,K,S,Dv]: weighted values [B,K,R,Dv], and the logits [B,K,R,S] in fp32."""
+    note("attention")
+    tokens, kind = k.shape[2], (q.shape[:3], k.shape[3], v.shape[3], k.dtype, torch.get_num_threads())
+    logits = made(score_loop, *kind)(q.float() * scale, of_any_size(k[:, :, :], 2))
+    weights = logits.softmax(dim=-1)
+    # Sizes of 0 and 1 would each be compiled for themselves: the last block leaves none or several.
+    blocks = tokens // BLOCK - (tokens % BLOCK == 1)
+    done = blocks * BLOCK
+    out = made(value_loop, *kind)(
+        of_any_size(weights[..., :done].contiguous().unflatten(3, (blocks, BLOCK)), 3),
+        of_any_size(v[:, :, :done].unflatten(2, (blocks, BLOCK)), 2),
+    )
+    if done < tokens:
+        out = out + weights[..., done:] @ v[:, :, done:].float()
+    return out.to(q.dtype), logits
+
+
+def score_loop(q: Tensor, k: Tensor) -> Tensor:
+    """q [B,K,R,Dk] in fp32, k [B,K,S,Dk] -> [B,K,R,S] in fp32."""
+    return torch.stack([(k.float() * row[:, :, None]).sum(dim=-1) for row in q.unbind(2)], dim=2)
+
+
+def value_loop(weights: Tensor, v: Tensor) -> Tensor:
+    """Weights [B,K,R,n,BLOCK] in fp32, v [B,K,n,BLOCK,Dv] -> [B,K,R,Dv] in fp32."""
+    pieces = v.split(CACHE_LINE // v.itemsize, dim=4)
+    rows = [torch.cat([(row.unsqueeze(-1) * piece.float()).sum(dim=3) for piece in pieces], dim=-1) for row in weights.unbind(2)]
+    return torch.stack(rows, dim=2).sum(dim=3)

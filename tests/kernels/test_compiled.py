@@ -1,0 +1,202 @@
+"""Compiled loops give what the libraries give, are taken only where they were found faster, and are done without where nothing compiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo.utils import counters
+from torch.nn import functional as F
+
+from tfm.kernels import compiled, grouped, tuning
+from tfm.kernels.attention import attend, backend_that_ran
+from tfm.kernels.benchmarks.backends import backend_of
+from tfm.kernels.linear import CHOSEN, as_usual, fast_linear, key_of, possible_calls
+from tfm.kernels.masks import Rules
+from tfm.kernels.reference import attend as reference
+
+pytestmark = pytest.mark.skipif(compiled.compiler() is None, reason="no C++ compiler")
+FORMATS = [torch.float32, torch.bfloat16, torch.float16]
+EXACT = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
+
+
+@pytest.fixture(autouse=True)
+def small_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Sizes of a test; nothing chosen or broken before, or left behind."""
+    monkeypatch.setattr(compiled, "WORTH", 1)
+    monkeypatch.setattr(compiled, "_broken", [])
+    monkeypatch.setattr(grouped, "CHOSEN", {})
+    before = dict(CHOSEN)
+    yield
+    CHOSEN.clear()
+    CHOSEN.update(before)
+
+
+# --- products ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", FORMATS, ids=str)
+@torch.inference_mode()
+def test_a_product(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    for outputs in (96, 50, 7):  # four rows at a time: some are left over
+        x, weight = torch.randn(1, 72).to(dtype), (torch.randn(outputs, 72) / 8).to(dtype)
+        assert "compiled" in possible_calls(1, weight)
+        got = compiled.product(x, weight)
+        assert got.dtype == dtype and got.shape == (1, outputs)
+        torch.testing.assert_close(got.double(), F.linear(x.double(), weight.double()), rtol=EXACT[dtype], atol=EXACT[dtype])
+
+
+@torch.inference_mode()
+def test_other_numbers_of_outputs_are_not_compiled_anew() -> None:
+    x = torch.randn(1, 88)
+    compiled.product(x, torch.randn(64, 88))
+    before = counters["stats"]["unique_graphs"]
+    for outputs in (40, 100, 103):
+        compiled.product(x, torch.randn(outputs, 88))
+    assert counters["stats"]["unique_graphs"] == before
+
+
+@pytest.mark.parametrize(
+    ("rows", "weight"),
+    [
+        pytest.param(2, torch.empty(64, 64), id="two rows"),
+        pytest.param(1, torch.empty(64, 128)[:, ::2], id="in pieces"),
+        pytest.param(1, torch.empty(3, 64), id="too few outputs"),
+        pytest.param(1, torch.empty(64, 64, dtype=torch.float64), id="double"),
+        pytest.param(1, torch.empty(64, 64, device="meta"), id="meta"),
+    ],
+)
+def test_weights_that_have_no_loop(rows: int, weight: Tensor) -> None:
+    assert not compiled.takes_weight(rows, weight)
+
+
+def test_small_weights_are_not_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "WORTH", 64 * 64 * 4)
+    assert compiled.takes_weight(1, torch.empty(64, 64)) and not compiled.takes_weight(1, torch.empty(63, 64))
+
+
+@torch.inference_mode()
+def test_a_linear_layer_takes_the_loop_that_was_chosen() -> None:
+    x, weight, bias = torch.randn(2, 1, 40)[:1], torch.randn(24, 40), torch.randn(24)
+    want = F.linear(x, weight, bias)
+    CHOSEN[key_of(1, weight)] = "compiled"
+    assert backend_of(lambda: fast_linear(x, weight, bias)) == "compiled loops"
+    torch.testing.assert_close(fast_linear(x, weight, bias), want)
+    with as_usual():
+        assert backend_of(lambda: fast_linear(x, weight, bias)) != "compiled loops"
+
+
+# --- attention --------------------------------------------------------------------------------------------------------------
+
+
+def cache(heads: int, tokens: int, width: int, value_width: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    """Keys and values that lie in a larger buffer, as a cache's do."""
+    keys, values = torch.randn(2, heads, tokens + 9, width).to(dtype), torch.randn(2, heads, tokens + 9, value_width).to(dtype)
+    return keys[:, :, 3 : tokens + 3], values[:, :, 3 : tokens + 3]
+
+
+@pytest.mark.parametrize(
+    ("heads", "rows", "width", "value_width", "dtype"),
+    [*((3, 1, 24, 32, dtype) for dtype in FORMATS), (2, 2, 32, 64, torch.bfloat16)],
+    ids=str,
+)
+@torch.inference_mode()
+def test_attention(heads: int, rows: int, width: int, value_width: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    for tokens in (256, 257, 300, 511):  # blocks of 128: none, one and many are left over
+        k, v = cache(heads, tokens, width, value_width, dtype)
+        q = torch.randn(2, heads, rows, width).to(dtype)
+        assert compiled.takes_cache(q, k, v)
+        out, logits = compiled.attention(q, k, v, 0.2)
+        want = (logits_of := 0.2 * q.double() @ k.double().transpose(2, 3)).softmax(dim=-1) @ v.double()
+        assert out.dtype == dtype and logits.dtype == torch.float32
+        torch.testing.assert_close(logits.double(), logits_of, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(out.double(), want, rtol=EXACT[dtype], atol=EXACT[dtype] / 4)
+
+
+@torch.inference_mode()
+def test_a_longer_context_is_not_compiled_anew() -> None:
+    q, (k, v) = torch.randn(2, 2, 1, 32), cache(2, 700, 32, 32)
+    for tokens in (300, 384):
+        compiled.attention(q, k[:, :, :tokens], v[:, :, :tokens], 1.0)
+    before = counters["stats"]["unique_graphs"]
+    for tokens in (301, 512, 513, 699):
+        compiled.attention(q, k[:, :, :tokens], v[:, :, :tokens], 1.0)
+    assert counters["stats"]["unique_graphs"] == before
+
+
+def test_caches_that_have_no_loops() -> None:
+    q, (k, v) = torch.randn(2, 2, 1, 32), cache(2, 300, 32, 32)
+    assert not compiled.takes_cache(q, k, v)  # gradients may be asked for
+    with torch.no_grad():
+        assert compiled.takes_cache(q, k, v)
+        assert not compiled.takes_cache(q, k[:, :, :200], v[:, :, :200])  # short
+        assert not compiled.takes_cache(q, k, v[..., :20])  # no whole lines
+        assert not compiled.takes_cache(q.expand(2, 2, 40, 32), k, v)  # more sums than registers
+        assert not compiled.takes_cache(q.bfloat16(), k, v)
+        assert not compiled.takes_cache(q, k.transpose(2, 3).contiguous().transpose(2, 3), v)
+
+
+def chosen(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Loops, for this attention."""
+    B, N, _, D = q.shape
+    grouped.CHOSEN[grouped.key_of(q.reshape(B, k.shape[1], N // k.shape[1], D), k, v)] = True
+
+
+@pytest.mark.parametrize("window", [None, 290])
+@pytest.mark.parametrize("sinks", [None, torch.tensor([0.5, -1.0, 2.0, 0.0, 1.0, 3.0])], ids=["", "sinks"])
+@torch.inference_mode()
+def test_grouped_attention_takes_the_loops_that_were_chosen(window: int | None, sinks: Tensor | None) -> None:
+    torch.manual_seed(0)
+    q, (k, v) = torch.randn(2, 6, 1, 32), cache(2, 300, 32, 32)
+    rules = Rules(causal=True, window=window, sinks=sinks)
+    call = partial(attend, q, k, v, impl="grouped", causal=True, window=window, sinks=sinks)
+    usual = call()
+    assert backend_that_ran(q, k, v, impl="grouped", rules=rules) == "grouped: flash (cpu)"
+    chosen(q, k[:, :, -(window or 300) :], v[:, :, -(window or 300) :])
+    assert backend_that_ran(q, k, v, impl="grouped", rules=rules) == "grouped: compiled loops (cpu)"
+    assert backend_of(call) == "attention: compiled loops"
+    torch.testing.assert_close(call(), usual, rtol=1e-5, atol=1e-5)
+    plain = reference(q.numpy(), k.numpy(), v.numpy(), causal=True, window=window, sinks=None if sinks is None else sinks.numpy())
+    torch.testing.assert_close(call().double(), torch.from_numpy(plain), rtol=1e-5, atol=1e-5)
+    with as_usual():
+        assert backend_that_ran(q, k, v, impl="grouped", rules=rules) == "grouped: flash (cpu)"
+
+
+@torch.inference_mode()
+def test_what_is_masked_takes_no_loops() -> None:
+    q, (k, v) = torch.randn(2, 6, 1, 32), cache(2, 300, 32, 32)
+    chosen(q, k, v)
+    padding = torch.ones(2, 300, dtype=torch.bool)
+    padding[0, :5] = False
+    with compiled.noting() as loops:
+        attend(q, k, v, impl="grouped", causal=True, padding=padding)
+    assert not loops
+
+
+# --- where nothing compiles ---------------------------------------------------------------------------------------------------
+
+
+def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "compiler", lambda: None)
+    assert compiled.gap() == "no C++ compiler"
+    assert "compiled" not in possible_calls(1, torch.empty(64, 64))
+
+
+@torch.inference_mode()
+def test_what_does_not_compile_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def broken(*_: object) -> Tensor:
+        tried.append(1)
+        raise RuntimeError("g++: internal error\nand more")
+
+    monkeypatch.setattr(compiled, "made", lambda *_: broken)
+    q, (k, v) = torch.randn(2, 2, 1, 32), cache(2, 300, 32, 32)
+    assert not tuning.loops_are_faster([(q, k, v, 1.0)])
+    assert compiled.gap() == "torch.compile failed: g++: internal error" and tried == [1]
+    assert not compiled.takes_cache(q, k, v) and "compiled" not in possible_calls(1, torch.empty(64, 64))
