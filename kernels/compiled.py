@@ -19,14 +19,15 @@ import os
 import shutil
 import sys
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from types import FunctionType
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from .listening import Ears
 
 WEIGHT_ROWS = 4  # read side by side
 BLOCK = 128  # tokens whose values are added up in registers
@@ -42,7 +43,7 @@ OPTIONS: dict[str, Any] = {
 
 Loop = Callable[[Tensor, Tensor], Tensor]
 _broken: list[str] = []  # why compiling failed, once it did
-_noted: list[list[str]] = []
+LOOPS: Ears[str, tuple[int, ...]] = Ears()  # told "product" or "attention", with the shape of what is read: no operator of PyTorch's runs
 
 
 def gap() -> str | None:
@@ -54,23 +55,6 @@ def gap() -> str | None:
 def compiler() -> str | None:
     """Path of the C++ compiler that `torch.compile` takes on a processor."""
     return shutil.which(os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++"))
-
-
-@contextmanager
-def noting() -> Iterator[list[str]]:
-    """Collects which loops run meanwhile: no operator of PyTorch's does, so its dispatcher does not see them."""
-    names: list[str] = []
-    _noted.append(names)
-    try:
-        yield names
-    finally:
-        _noted.remove(names)
-
-
-def note(name: str) -> None:
-    """Tell those who collect."""
-    for names in _noted:
-        names.append(name)
 
 
 def works(call: Callable[[], object]) -> bool:
@@ -119,7 +103,7 @@ def serves(held: Tensor) -> bool:
 
 def product(rows: Tensor, weight: Tensor) -> Tensor:
     """rows [1,I] times a weight [O,I] transposed: [1,O]."""
-    note("product")
+    LOOPS.tell("product", tuple(weight.shape))
     outputs, inputs = weight.shape
     even = outputs // WEIGHT_ROWS * WEIGHT_ROWS
     loop = made(product_loop, inputs, weight.dtype, torch.get_num_threads())
@@ -153,7 +137,7 @@ def takes_cache(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 def attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """Queries [B,K,R,Dk] of one token over k [B,K,S,Dk] and v [B,K,S,Dv]: weighted values [B,K,R,Dv], and the logits [B,K,R,S] in fp32."""
-    note("attention")
+    LOOPS.tell("attention", tuple(k.shape))
     tokens, kind = k.shape[2], (q.shape[:3], k.shape[3], v.shape[3], k.dtype, torch.get_num_threads())
     logits = made(score_loop, *kind)(q.float() * scale, of_any_size(k[:, :, :], 2))
     weights = logits.softmax(dim=-1)

@@ -11,8 +11,7 @@ waits less for memory; and one token through loops of its own (`compiled`), wher
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -20,6 +19,7 @@ from torch.nn import functional as F
 
 from . import compiled, streams
 from .linear import USUAL
+from .listening import Ears
 from .masks import Rules, bias_block, query_blocks, reach, scale_of, visible
 from .tiled import QUERY_BLOCK, tiled
 
@@ -29,7 +29,7 @@ UNEVEN = 0.2  # of the work: one thread may have so much more than its share bef
 Read = tuple[Tensor, Tensor, Tensor, float]  # q [B,K,R,D], k and v [B,K,S,D], the factor on the logits
 Key = tuple[tuple[int, ...], int, int, torch.dtype, int]
 CHOSEN: dict[Key, bool] = {}  # whether `tuning` found compiled loops faster here; empty until it was asked
-_heard: list[dict[Key, list[Read]]] = []
+READS: Ears[Key, Read] = Ears()  # told what attention of one token reads, where there are loops for it
 
 
 def grouped(q: Tensor, k: Tensor, v: Tensor, rules: Rules) -> Tensor:
@@ -53,8 +53,8 @@ def _one_block(q: Tensor, k: Tensor, v: Tensor, rules: Rules, rows: range, cache
     if q.device.type != "cpu":
         return F.scaled_dot_product_attention(heads, k, v, attn_mask=added, scale=rules.scale).view(B, N, t, D)
     read = (heads, k, v, scale_of(q, rules))
-    if added is None and t == 1:
-        hear(read)
+    if READS and added is None and t == 1 and compiled.takes_cache(heads, k, v):
+        READS.tell(key_of(heads, k, v), read)
     if added is None and t == 1 and takes_loops(heads, k, v):
         out, logits = compiled.attention(*read)
         log_sum = logits.logsumexp(dim=-1) if rules.sinks is not None else None
@@ -86,24 +86,6 @@ def key_of(q: Tensor, k: Tensor, v: Tensor) -> Key:
 def takes_loops(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether compiled loops were found the faster way for q [B,K,R,D] of one token over k and v [B,K,S,D]."""
     return bool(CHOSEN) and not USUAL.get() and CHOSEN.get(key_of(q, k, v), False) and compiled.takes_cache(q, k, v)
-
-
-@contextmanager
-def listening() -> Iterator[dict[Key, list[Read]]]:
-    """Collects what attention of one token reads meanwhile, where there are loops for it."""
-    heard: dict[Key, list[Read]] = {}
-    _heard.append(heard)
-    try:
-        yield heard
-    finally:
-        _heard.remove(heard)
-
-
-def hear(read: Read) -> None:
-    """Tell those who collect."""
-    if _heard and compiled.takes_cache(*read[:3]):
-        for heard in _heard:
-            heard.setdefault(key_of(*read[:3]), []).append(read)
 
 
 def grouped_gap(q: Tensor, v: Tensor, rules: Rules) -> str | None:

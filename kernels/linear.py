@@ -37,6 +37,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from . import compiled
+from .listening import Ears
 
 FEW_ROWS = 128  # from here on a product is bound by arithmetic, and all calls are alike
 NARROW, SLICES, PARTS = 16, 8, 16
@@ -46,23 +47,12 @@ Call = Callable[[Tensor, Tensor], Tensor]
 Key = tuple[int, tuple[int, ...], torch.dtype, bool, int]
 CHOSEN: dict[Key, str] = {}  # what `tuning` found the fastest here; empty until it was asked
 USUAL: ContextVar[bool] = ContextVar("usual", default=False)  # see `as_usual`
-_heard: list[dict[Key, list[Tensor]]] = []
+WEIGHTS: Ears[Key, Tensor] = Ears()  # told what linear layers with few rows on a CPU multiply by
 
 
 def key_of(rows: int, weight: Tensor) -> Key:
     """What the fastest call depends on: rows of x, the weight's shape, format and layout, and the threads."""
     return rows, tuple(weight.shape), weight.dtype, weight.is_contiguous(), torch.get_num_threads()
-
-
-@contextmanager
-def listening() -> Iterator[dict[Key, list[Tensor]]]:
-    """Collects the weights that linear layers with few rows on a CPU multiply by meanwhile."""
-    heard: dict[Key, list[Tensor]] = {}
-    _heard.append(heard)
-    try:
-        yield heard
-    finally:
-        _heard.remove(heard)
 
 
 @contextmanager
@@ -121,9 +111,8 @@ def fast_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     outputs, inputs = weight.shape
     count = x.numel() // inputs
     call = linear_call(count, weight)
-    if _heard and count <= FEW_ROWS and weight.device.type == "cpu":
-        for heard in _heard:
-            heard.setdefault(key_of(count, weight), []).append(weight)
+    if WEIGHTS and count <= FEW_ROWS and weight.device.type == "cpu":
+        WEIGHTS.tell(key_of(count, weight), weight)
     if call == "linear":
         return F.linear(x, weight, bias)
     rows = x.reshape(count, inputs)

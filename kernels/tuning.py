@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from . import compiled, grouped
-from .linear import CALLS, CHOSEN, USUAL, Key, by_reordered, fast_linear, key_of, listening, possible_calls, reordered, reorders, usual_call
+from .linear import CALLS, CHOSEN, USUAL, WEIGHTS, Key, by_reordered, fast_linear, key_of, possible_calls, reordered, reorders, usual_call
 from .modules import Linear
 from .packed import reorder
 from .probes import free_memory_bytes, random_tensor
@@ -50,7 +50,7 @@ def tune(model: nn.Module, run: Call) -> None:
 
     Layers whose weights are faster in another order store them so, and give up the parameter.
     """
-    with listening() as heard, grouped.listening() as caches:
+    with WEIGHTS.listening() as heard, grouped.READS.listening() as caches:
         run()
     choose_attention(caches)
     rows: dict[int, int] = {}
@@ -67,7 +67,7 @@ def tune(model: nn.Module, run: Call) -> None:
 @torch.inference_mode()
 def tune_attention(run: Call, times: int = 1) -> None:
     """Run attention of one token over so many caches in turn, and make it as fast as it can be here."""
-    with grouped.listening() as caches:
+    with grouped.READS.listening() as caches:
         for _ in range(times):
             run()
     choose_attention(caches)

@@ -33,7 +33,7 @@ class Operators(TorchDispatchMode):
 def backend_of(call: Call) -> str:
     """Run a call once and say what it dispatched, as "mv, attention: flash (cpu)"; what has a softmax of its own is `math`."""
     # Not in inference mode, where composite operators reach the dispatcher whole and hide what they run.
-    with torch.no_grad(), compiled.noting() as loops, Operators() as operators:
+    with torch.no_grad(), compiled.LOOPS.listening() as loops, Operators() as operators:
         call()
     products = [*(["compiled loops"] if "product" in loops else []), *(name for name in PRODUCTS if operators.seen[name])]
     fused = [label for name, label in FUSED.items() if operators.seen[name]]

@@ -173,7 +173,7 @@ def test_what_is_masked_takes_no_loops() -> None:
     chosen(q, k, v)
     padding = torch.ones(2, 300, dtype=torch.bool)
     padding[0, :5] = False
-    with compiled.noting() as loops:
+    with compiled.LOOPS.listening() as loops:
         attend(q, k, v, impl="grouped", causal=True, padding=padding)
     assert not loops
 

@@ -16,11 +16,11 @@ from tfm.kernels.attention import attend
 from tfm.kernels.calibration import llama_like
 from tfm.kernels.linear import (
     CALLS,
+    WEIGHTS,
     as_usual,
     by_reordered,
     fast_linear,
     key_of,
-    listening,
     possible_calls,
     reordered,
     reorders,
@@ -198,7 +198,7 @@ def test_weights_to_try_on_are_more_than_the_cache_holds(monkeypatch: pytest.Mon
 
 def test_only_few_rows_on_a_processor_are_listened_to() -> None:
     (weight,) = weights(8, 4, count=1)
-    with listening() as heard, listening() as also:
+    with WEIGHTS.listening() as heard, WEIGHTS.listening() as also:
         fast_linear(torch.randn(1, 2, 4), weight)
         fast_linear(torch.randn(200, 4), weight)
         fast_linear(torch.empty(1, 4, device="meta"), weight.to("meta"))
