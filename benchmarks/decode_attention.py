@@ -66,8 +66,8 @@ def kernels(shape: Shape, q: Tensor) -> dict[str, Callable[[Cache], object]]:
     for parts in (2, 8):
         found[f"SDPA folded, {parts} parts of the context"] = partial(in_parts, heads, parts)
     if shape.dtype == torch.float32:  # what `grouped` takes on a machine that is not crowded
-        found[f"{STREAMS} streams"] = lambda kv: grouped._streamed(heads, *kv, shape.width**-0.5)[0]
-    found["compiled loops"] = lambda kv: compiled.attention(heads, *kv, shape.width**-0.5)[0]
+        found[f"{STREAMS} streams"] = lambda kv: grouped._streamed(heads, *kv, Rules(causal=True))[0]
+    found["compiled loops"] = lambda kv: compiled.attention(heads, *kv, scale=shape.width**-0.5)[0]
     found["two bmm"] = partial(products, q, shape)
     for block in (128, 1024):
         found[f"two bmm over blocks of {block}"] = partial(blocks, q, shape, block)

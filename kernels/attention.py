@@ -129,7 +129,7 @@ def backend_that_ran(q: Tensor, k: Tensor, v: Tensor, *, impl: str, rules: Rules
     "eager", "sdpa: flash (cpu)", "sdpa: math", "sdpa: tiled (SDPA has no soft cap)", "grouped: 48 streams (cpu)" ...
     """
     gap = {"sdpa": sdpa_gap(rules), "grouped": grouped_gap(q, v, rules)}.get(impl)
-    if impl == "grouped" and not gap and (way := own_way(q, k, v, rules)):
+    if impl == "grouped" and (way := own_way(q, k, v, rules)):
         return f"grouped: {way} (cpu)"
     with _Operators() as seen:
         kernel_named(impl)(q, k, v, rules)

@@ -135,11 +135,13 @@ def takes_cache(q: Tensor, k: Tensor, v: Tensor) -> bool:
     )
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+def attention(q: Tensor, k: Tensor, v: Tensor, *, scale: float, softcap: float | None = None) -> tuple[Tensor, Tensor]:
     """Queries [B,K,R,Dk] of one token over k [B,K,S,Dk] and v [B,K,S,Dv]: weighted values [B,K,R,Dv], and the logits [B,K,R,S] in fp32."""
     LOOPS.tell("attention", tuple(k.shape))
     tokens, kind = k.shape[2], (q.shape[:3], k.shape[3], v.shape[3], k.dtype, torch.get_num_threads())
     logits = made(score_loop, *kind)(q.float() * scale, of_any_size(k[:, :, :], 2))
+    if softcap is not None:
+        logits = softcap * torch.tanh(logits / softcap)
     weights = logits.softmax(dim=-1)
     # Sizes of 0 and 1 would each be compiled for themselves: the last block leaves none or several.
     blocks = tokens // BLOCK - (tokens % BLOCK == 1)

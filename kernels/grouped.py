@@ -26,7 +26,7 @@ from .tiled import QUERY_BLOCK, tiled
 SHORTEST_PART = 512  # tokens: the kernel's own block
 UNEVEN = 0.2  # of the work: one thread may have so much more than its share before cutting and joining is the cheaper way
 
-Read = tuple[Tensor, Tensor, Tensor, float]  # q [B,K,R,D], k and v [B,K,S,D], the factor on the logits
+Read = tuple[Tensor, Tensor, Tensor, Rules]  # what `grouped` takes
 Key = tuple[tuple[int, ...], int, int, torch.dtype, int]
 CHOSEN: dict[Key, bool] = {}  # whether `tuning` found compiled loops faster here; empty until it was asked
 READS: Ears[Key, Read] = Ears()  # told what attention of one token reads, where there are loops for it
@@ -34,6 +34,11 @@ READS: Ears[Key, Read] = Ears()  # told what attention of one token reads, where
 
 def grouped(q: Tensor, k: Tensor, v: Tensor, rules: Rules) -> Tensor:
     """Attention of a few query tokens over a long cache: q [B,N,T,Dk], k [B,K,S,Dk], v [B,K,S,Dv] -> [B,N,T,Dv]."""
+    seen = one_token(q, k, v, rules)
+    if seen is not None and READS and compiled.takes_cache(*seen):
+        READS.tell(key_of(*seen), (q, k, v, rules))
+    if seen is not None and takes_loops(*seen):
+        return by_loops(*seen, rules).view(*q.shape[:3], v.shape[3])
     if grouped_gap(q, v, rules):
         return tiled(q, k, v, rules)
     T, S = q.shape[2], k.shape[2]
@@ -52,30 +57,33 @@ def _one_block(q: Tensor, k: Tensor, v: Tensor, rules: Rules, rows: range, cache
     heads = q.reshape(B, K, N // K * t, D)
     if q.device.type != "cpu":
         return F.scaled_dot_product_attention(heads, k, v, attn_mask=added, scale=rules.scale).view(B, N, t, D)
-    read = (heads, k, v, scale_of(q, rules))
-    if READS and added is None and t == 1 and compiled.takes_cache(heads, k, v):
-        READS.tell(key_of(heads, k, v), read)
-    if added is None and t == 1 and takes_loops(heads, k, v):
-        out, logits = compiled.attention(*read)
-        log_sum = logits.logsumexp(dim=-1) if rules.sinks is not None else None
+    if added is None and streams.fits(heads, k):
+        out, log_sum = _streamed(heads, k, v, rules)
     else:
-        out, log_sum = by_products(*read, added)
-    if rules.sinks is not None and log_sum is not None:
-        # exp(x) / (exp(x) + exp(sink)): what the sink leaves to the values
-        sinks = rules.sinks.to(log_sum.dtype).view(1, N, 1).expand(B, N, t).reshape_as(log_sum)
-        out = (out * torch.sigmoid(log_sum - sinks).unsqueeze(-1)).to(q.dtype)
+        parts = _parts(k)
+        out, log_sum = _flash(heads, k, v, added, rules.scale) if parts == 1 else _in_parts(heads, k, v, added, rules.scale, parts)
+    if rules.sinks is not None:
+        out = left_by_sinks(out, log_sum, rules.sinks)
     return out.view(B, N, t, D)
 
 
-def by_products(q: Tensor, k: Tensor, v: Tensor, scale: float, added: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """By PyTorch's calls: q [B,K,R,D] over k and v [B,K,S,D] to the output and the log-sum-exp [B,K,R] of each row's logits."""
-    if added is None and streams.fits(q, k):
-        return _streamed(q, k, v, scale)
-    parts = _parts(k)
-    return _flash(q, k, v, added, scale) if parts == 1 else _in_parts(q, k, v, added, scale, parts)
+def left_by_sinks(out: Tensor, log_sum: Tensor, sinks: Tensor) -> Tensor:
+    """What sinks [N] leave to the weighted values [B,K,R,D] of logits with this log-sum-exp [B,K,R]: exp(x) / (exp(x) + exp(sink))."""
+    K, R = log_sum.shape[1:]
+    rows = sinks.to(log_sum.dtype).view(K, -1, 1).expand(K, -1, R * K // len(sinks)).reshape(1, K, R)
+    return (out * torch.sigmoid(log_sum - rows).unsqueeze(-1)).to(out.dtype)
 
 
 # --- compiled loops ---------------------------------------------------------------------------------------------------------
+
+
+def one_token(q: Tensor, k: Tensor, v: Tensor, rules: Rules) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Of a single token of each sequence on a processor: its queries [B,K,R,Dk], and the keys and values that it sees; else None."""
+    (B, N, T, Dk), (K, S) = q.shape, k.shape[1:3]
+    if T != 1 or q.device.type != "cpu" or rules.padding is not None or rules.bias is not None:
+        return None
+    start, stop = reach(rules, S - 1, S - 1, S)
+    return q.reshape(B, K, N // K, Dk), k[:, :, start:stop], v[:, :, start:stop]
 
 
 def key_of(q: Tensor, k: Tensor, v: Tensor) -> Key:
@@ -84,8 +92,14 @@ def key_of(q: Tensor, k: Tensor, v: Tensor) -> Key:
 
 
 def takes_loops(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether compiled loops were found the faster way for q [B,K,R,D] of one token over k and v [B,K,S,D]."""
+    """Whether compiled loops were found the faster way for q [B,K,R,Dk] of one token over k and v [B,K,S,Dk or Dv]."""
     return bool(CHOSEN) and not USUAL.get() and CHOSEN.get(key_of(q, k, v), False) and compiled.takes_cache(q, k, v)
+
+
+def by_loops(q: Tensor, k: Tensor, v: Tensor, rules: Rules) -> Tensor:
+    """q [B,K,R,Dk] of one token over all of k and v [B,K,S,Dk or Dv]: [B,K,R,Dv]."""
+    out, logits = compiled.attention(q, k, v, scale=scale_of(q, rules), softcap=rules.softcap)
+    return out if rules.sinks is None else left_by_sinks(out, logits.logsumexp(dim=-1), rules.sinks)
 
 
 def grouped_gap(q: Tensor, v: Tensor, rules: Rules) -> str | None:
@@ -98,15 +112,13 @@ def grouped_gap(q: Tensor, v: Tensor, rules: Rules) -> str | None:
 
 
 def own_way(q: Tensor, k: Tensor, v: Tensor, rules: Rules) -> str | None:
-    """How `grouped` reads this cache where no kernel of PyTorch's does: one token a sequence, and nothing that masks a key it reads."""
-    (B, N, t, D), (K, S) = q.shape, k.shape[1:3]
-    if t > 1 or rules.padding is not None or rules.bias is not None or q.device.type != "cpu":
+    """How `grouped` reads a cache for one token, where no kernel of PyTorch's does."""
+    seen = one_token(q, k, v, rules)
+    if seen is None:
         return None
-    start, stop = reach(rules, S - t, S - 1, S)
-    heads, k, v = q.reshape(B, K, N // K, D), k[:, :, start:stop], v[:, :, start:stop]
-    if takes_loops(heads, k, v):
+    if takes_loops(*seen):
         return "compiled loops"
-    return f"{streams.STREAMS} streams" if streams.fits(heads, k) else None
+    return f"{streams.STREAMS} streams" if not grouped_gap(q, v, rules) and streams.fits(seen[0], seen[1]) else None
 
 
 def _folded(q: Tensor, K: int, mask: Tensor | None, bias: Tensor | None) -> Tensor | None:
@@ -159,12 +171,12 @@ def _in_parts(q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: floa
     return out.view(B, K, R, D), log_sum.view(B, K, R)
 
 
-def _streamed(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+def _streamed(q: Tensor, k: Tensor, v: Tensor, rules: Rules) -> tuple[Tensor, Tensor]:
     """`streams` over most of the context, `_flash` over the few tokens they leave."""
-    out, log_sum, done = streams.streamed(q, k, v, scale)
+    out, log_sum, done = streams.streamed(q, k, v, scale_of(q, rules))
     if done == k.shape[2]:
         return out, log_sum
-    rest = _flash(q, k[:, :, done:], v[:, :, done:], None, scale)
+    rest = _flash(q, k[:, :, done:], v[:, :, done:], None, rules.scale)
     out, log_sum = _joined([(x.flatten(0, 1).unsqueeze(1), y.flatten(0, 1).unsqueeze(1)) for x, y in ((out, log_sum), rest)])
     return out.view(q.shape), log_sum.view(q.shape[:3])
 

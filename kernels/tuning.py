@@ -16,7 +16,21 @@ import torch
 from torch import Tensor, nn
 
 from . import compiled, grouped
-from .linear import CALLS, CHOSEN, USUAL, WEIGHTS, Key, by_reordered, fast_linear, key_of, possible_calls, reordered, reorders, usual_call
+from .linear import (
+    CALLS,
+    CHOSEN,
+    USUAL,
+    WEIGHTS,
+    Key,
+    as_usual,
+    by_reordered,
+    fast_linear,
+    key_of,
+    possible_calls,
+    reordered,
+    reorders,
+    usual_call,
+)
 from .modules import Linear
 from .packed import reorder
 from .probes import free_memory_bytes, random_tensor
@@ -128,13 +142,20 @@ def choose_attention(caches: Mapping[grouped.Key, Sequence[grouped.Read]]) -> No
 
 def loops_are_faster(reads: Sequence[grouped.Read]) -> bool:
     """Try both in turn, over what attention reads."""
-    if not compiled.works(lambda: compiled.attention(*reads[0])):
+    if not compiled.works(lambda: through_loops(reads[0])):
         return False
-    ways = {"products": lambda read: grouped.by_products(*read), "loops": lambda read: compiled.attention(*read)}
+    ways = {"products": as_usual()(lambda read: grouped.grouped(*read)), "loops": through_loops}
     found = interleave(in_rotation(ways, caches_beyond_cache(reads)), watch=quiet_watch(), stopping=TRYING, warmup=1)
     if any(sample.interrupted for sample in found.values()):
         raise KeyboardInterrupt
     return clear_winner("products", found) == "loops"
+
+
+def through_loops(read: grouped.Read) -> Tensor:
+    """One read by compiled loops."""
+    seen = grouped.one_token(*read)
+    assert seen is not None
+    return grouped.by_loops(*seen, read[3])
 
 
 def on_plain(call: Callable[[Tensor, Tensor], Tensor], x: Tensor, pair: tuple[Tensor, Tensor]) -> Tensor:
@@ -171,7 +192,7 @@ def caches_beyond_cache(reads: Sequence[grouped.Read]) -> list[grouped.Read]:
     _, k, v, _ = reads[0]
     needed = buffers_for(k.nbytes + v.nbytes, k.device)
     copies = (reads[index % len(reads)] for index in range(needed - len(reads)))
-    return [*reads[:needed], *((q, k.clone(), v.clone(), scale) for q, k, v, scale in copies)]
+    return [*reads[:needed], *((q, k.clone(), v.clone(), rules) for q, k, v, rules in copies)]
 
 
 def buffers_for(size_bytes: int, device: torch.device) -> int:

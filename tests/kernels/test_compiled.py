@@ -111,7 +111,7 @@ def test_attention(heads: int, rows: int, width: int, value_width: int, dtype: t
         k, v = cache(heads, tokens, width, value_width, dtype)
         q = torch.randn(2, heads, rows, width).to(dtype)
         assert compiled.takes_cache(q, k, v)
-        out, logits = compiled.attention(q, k, v, 0.2)
+        out, logits = compiled.attention(q, k, v, scale=0.2)
         want = (logits_of := 0.2 * q.double() @ k.double().transpose(2, 3)).softmax(dim=-1) @ v.double()
         assert out.dtype == dtype and logits.dtype == torch.float32
         torch.testing.assert_close(logits.double(), logits_of, rtol=1e-5, atol=1e-5)
@@ -122,10 +122,10 @@ def test_attention(heads: int, rows: int, width: int, value_width: int, dtype: t
 def test_a_longer_context_is_not_compiled_anew() -> None:
     q, (k, v) = torch.randn(2, 2, 1, 32), cache(2, 700, 32, 32)
     for tokens in (300, 384):
-        compiled.attention(q, k[:, :, :tokens], v[:, :, :tokens], 1.0)
+        compiled.attention(q, k[:, :, :tokens], v[:, :, :tokens], scale=1.0)
     before = counters["stats"]["unique_graphs"]
     for tokens in (301, 512, 513, 699):
-        compiled.attention(q, k[:, :, :tokens], v[:, :, :tokens], 1.0)
+        compiled.attention(q, k[:, :, :tokens], v[:, :, :tokens], scale=1.0)
     assert counters["stats"]["unique_graphs"] == before
 
 
@@ -149,22 +149,25 @@ def chosen(q: Tensor, k: Tensor, v: Tensor) -> None:
 
 @pytest.mark.parametrize("window", [None, 290])
 @pytest.mark.parametrize("sinks", [None, torch.tensor([0.5, -1.0, 2.0, 0.0, 1.0, 3.0])], ids=["", "sinks"])
+@pytest.mark.parametrize("softcap", [None, 4.0], ids=["", "softcap"])
 @torch.inference_mode()
-def test_grouped_attention_takes_the_loops_that_were_chosen(window: int | None, sinks: Tensor | None) -> None:
+def test_grouped_attention_takes_the_loops_that_were_chosen(window: int | None, sinks: Tensor | None, softcap: float | None) -> None:
     torch.manual_seed(0)
     q, (k, v) = torch.randn(2, 6, 1, 32), cache(2, 300, 32, 32)
-    rules = Rules(causal=True, window=window, sinks=sinks)
-    call = partial(attend, q, k, v, impl="grouped", causal=True, window=window, sinks=sinks)
-    usual = call()
-    assert backend_that_ran(q, k, v, impl="grouped", rules=rules) == "grouped: flash (cpu)"
+    rules = Rules(causal=True, window=window, sinks=sinks, softcap=softcap)
+    call = partial(attend, q, k, v, impl="grouped", causal=True, window=window, sinks=sinks, softcap=softcap)
+    usual, before = call(), backend_that_ran(q, k, v, impl="grouped", rules=rules)
+    assert before == ("grouped: tiled (SDPA has no soft cap)" if softcap else "grouped: flash (cpu)")
     chosen(q, k[:, :, -(window or 300) :], v[:, :, -(window or 300) :])
     assert backend_that_ran(q, k, v, impl="grouped", rules=rules) == "grouped: compiled loops (cpu)"
     assert backend_of(call) == "attention: compiled loops"
     torch.testing.assert_close(call(), usual, rtol=1e-5, atol=1e-5)
-    plain = reference(q.numpy(), k.numpy(), v.numpy(), causal=True, window=window, sinks=None if sinks is None else sinks.numpy())
+    plain = reference(
+        q.numpy(), k.numpy(), v.numpy(), causal=True, window=window, sinks=None if sinks is None else sinks.numpy(), softcap=softcap
+    )
     torch.testing.assert_close(call().double(), torch.from_numpy(plain), rtol=1e-5, atol=1e-5)
     with as_usual():
-        assert backend_that_ran(q, k, v, impl="grouped", rules=rules) == "grouped: flash (cpu)"
+        assert backend_that_ran(q, k, v, impl="grouped", rules=rules) == before
 
 
 @torch.inference_mode()
@@ -197,6 +200,6 @@ def test_what_does_not_compile_is_not_tried_again(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(compiled, "made", lambda *_: broken)
     q, (k, v) = torch.randn(2, 2, 1, 32), cache(2, 300, 32, 32)
-    assert not tuning.loops_are_faster([(q, k, v, 1.0)])
+    assert not tuning.loops_are_faster([(q, k, v, Rules(causal=True))])
     assert compiled.gap() == "torch.compile failed: g++: internal error" and tried == [1]
     assert not compiled.takes_cache(q, k, v) and "compiled" not in possible_calls(1, torch.empty(64, 64))

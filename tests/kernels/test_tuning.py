@@ -26,6 +26,7 @@ from tfm.kernels.linear import (
     reorders,
     usual_call,
 )
+from tfm.kernels.masks import Rules
 from tfm.kernels.model import build_model
 from tfm.kernels.modules import Linear
 from tfm.kernels.packed import ReorderedLinear, held_bytes, reorder
@@ -274,7 +275,7 @@ def test_attention_of_one_token_takes_loops_where_they_are_faster(monkeypatch: p
     monkeypatch.setattr(compiled, "compiler", lambda: "a compiler")
     ran: list[Tensor] = []
 
-    def attention(q: Tensor, k: Tensor, v: Tensor, _: float) -> tuple[Tensor, None]:
+    def attention(q: Tensor, k: Tensor, v: Tensor, **_: Any) -> tuple[Tensor, None]:
         ran.append(k)
         return v[:, :, : q.shape[2]], None
 
@@ -303,6 +304,6 @@ def test_attention_that_has_no_loops_is_not_tried(monkeypatch: pytest.MonkeyPatc
 
 def test_copies_of_a_cache_take_turns_beyond_the_processors() -> None:
     k = torch.randn(1, 2, 300, 32)
-    reads = tuning.caches_beyond_cache([(torch.randn(1, 2, 1, 32), k, k.clone(), 1.0)])
+    reads = tuning.caches_beyond_cache([(torch.randn(1, 2, 1, 32), k, k.clone(), Rules(causal=True))])
     assert len(reads) > 1 and len({read[1].data_ptr() for read in reads}) == len(reads)
     assert all(torch.equal(read[1], k) for read in reads)
