@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import datetime
 import gc
+import math
+import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import cycle
+from itertools import cycle, product
 from typing import Literal, TypeVar
 
 import msgspec
@@ -29,6 +31,7 @@ from ..estimators.work import Pass
 from ..presets import spec as s
 from ..presets.calibration import SCHEMA, Attended, Calibration, Check, Elementwise, Overhead, Product, Stream
 from ..presets.device import Device
+from . import tuning
 from .attention import Kernel, kernel_named
 from .beats import POOL_BYTES
 from .benchmarks.setting import Setting
@@ -48,7 +51,6 @@ from .probes import (
     require_memory,
 )
 from .timing import Call, Stopping
-from .tuning import product, tune_attention
 
 QUICK = Stopping(min_samples=3, min_seconds=0.04, max_seconds=0.11, target_spread=0.05)
 STREAMING = Stopping(min_samples=7, min_seconds=0.5, max_seconds=3.0, target_spread=0.05)
@@ -57,6 +59,7 @@ LONG = Stopping(min_samples=3, min_seconds=0.4, max_seconds=1.2, target_spread=0
 
 
 Line = TypeVar("Line", Product, Attended)
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +71,8 @@ class Plan:
         products: (m, k, n). steps: (heads, kv_heads, head_dim, context) of one new token. flash: the same, all tokens new.
         width, inner: of the elementwise probes over `rows` tokens. checks: (spec, phase, batch, context).
         rounds: visits to every point but large matrix products, far apart: what lasted seconds is then found once, and left out.
+        visits_s, checks_s: seconds after the start at which no point is visited again, and no further model is run: a calibration keeps
+            to its two minutes where loops have to be compiled first, or the machine is slow.
     """
 
     dtypes: tuple[torch.dtype, ...]
@@ -82,6 +87,8 @@ class Plan:
     checks: tuple[tuple[s.ModelSpec, str, int, int], ...]
     stopping: Stopping = QUICK
     rounds: int = 2
+    visits_s: float = 75.0
+    checks_s: float = 100.0
     beat_bytes: int = POOL_BYTES
 
 
@@ -127,11 +134,11 @@ def standard_plan(setting: Setting) -> Plan:
     """The plan of `tfm calibrate`."""
     gpu = setting.device.type != "cpu"
     shapes = [(1024, 1024), (2048, 2048), (4096, 4096), (4096, 11008), (11008, 4096), (4096, 32000)]
-    few = [(1024, 1024), (2048, 2048), (4096, 11008), (11008, 4096)]
+    few = [(1024, 1024), (4096, 4096), (11008, 4096)]
     odd = (2048, 25001)
     many = (256, 512, 1024, 4096) if gpu else (136, 256, 512)  # from 129 rows on a processor has another way to multiply
     products = [(1, *shape) for shape in (*shapes, odd)]
-    products += [(m, *shape) for m in (3, 4, 8, 16, 64, 72) for shape in few] + [(m, *odd) for m in (4, 16, 64)]
+    products += [(m, *shape) for m in (2, 4, 8, 16, 64, 72) for shape in few] + [(m, *odd) for m in (4, 16, 64)]
     products += [(m, *shape) for m in many for shape in ((2048, 2048), (4096, 8192 if gpu else 4096), odd)]
     return Plan(
         dtypes=(torch.float32, torch.bfloat16),
@@ -140,36 +147,37 @@ def standard_plan(setting: Setting) -> Plan:
         products=tuple(products),
         steps=(
             *((32, kv_heads, 128, context) for kv_heads in (32, 8, 4) for context in (512, 4096, 16384)),
-            *((32, kv_heads, 64, context) for kv_heads in (32, 8) for context in (1024, 8192)),
+            *((32, 32, 64, context) for context in (1024, 8192)),
         ),
         flash=tuple((32, 8, 128, context) for context in (128, 512, 2048)),
         rows=512,
         width=4096,
         inner=11008,
         checks=(
-            (WIDE, "prefill", 1, 136), (NARROW, "prefill", 1, 136),  # before a decode step tunes the model
-            (WIDE, "decode", 1, 2048), (WIDE, "decode", 4, 1024), (NARROW, "decode", 1, 512), (NARROW, "decode", 2, 4096),
+            (WIDE, "decode", 1, 2048), (WIDE, "prefill", 1, 136), (NARROW, "decode", 1, 512), (NARROW, "prefill", 1, 136),
+            (WIDE, "decode", 4, 1024), (NARROW, "decode", 2, 4096),
         ),
     )  # fmt: skip
 
 
 def calibrate(setting: Setting | None = None, plan: Plan | None = None, *, version: str = "") -> Calibration:
     """Measure the device. Nothing is stored: `presets.calibration.save_calibration` does. Raises TfmError, KeyboardInterrupt."""
-    setting = setting or Setting()
+    setting, start = setting or Setting(), time.perf_counter()
     plan = plan or standard_plan(setting)
     widest = max(dtype.itemsize for dtype in plan.dtypes)
     require_memory((1 + len(plan.dtypes)) * plan.pool_bytes + 3 * max(plan.sizes) * widest // 2, setting.device, what="the calibration")
     found = streams(setting, plan)
     best = found[0]  # smaller sizes stay in the cache
-    start = STREAMING if plan.stopping == QUICK else plan.stopping
-    meters = {dtype: Meter.of(dtype, setting.device, pool_bytes=plan.beat_bytes, start=start, usual=plan.stopping) for dtype in plan.dtypes}
+    long = STREAMING if plan.stopping == QUICK else plan.stopping
+    meters = {dtype: Meter.of(dtype, setting.device, pool_bytes=plan.beat_bytes, start=long, usual=plan.stopping) for dtype in plan.dtypes}
     pools = {dtype: random_tensor((plan.pool_bytes // dtype.itemsize,), dtype, setting.device) for dtype in plan.dtypes}
     visits: list[Product | Attended] = []
     for turn in range(plan.rounds):
         setting.tell(f"round {turn + 1} of {plan.rounds}")
+        ends = start + plan.visits_s if turn else math.inf
         for dtype, meter in meters.items():
-            visits += products(plan, meter, pools[dtype], again=turn > 0)
-            visits += attentions(plan, meter, pools[dtype], again=turn > 0)
+            visits += in_time(products(plan, meter, pools[dtype], again=turn > 0), ends)
+            visits += in_time(attentions(plan, meter, pools[dtype], again=turn > 0), ends)
     lines, attended = middle(visits, Product), middle(visits, Attended)
     pools.clear()
     gc.collect()
@@ -198,7 +206,17 @@ def calibrate(setting: Setting | None = None, plan: Plan | None = None, *, versi
         checks=(),
         yards=tuple(meter.yard for meter in meters.values()),
     )
-    return msgspec.structs.replace(bare, checks=tuple(checks(setting, plan, meters, bare)))
+    return msgspec.structs.replace(bare, checks=tuple(in_time(checks(setting, plan, meters, bare), start + plan.checks_s)))
+
+
+def in_time(found: Iterable[Found], ends: float) -> Iterator[Found]:
+    """What is found one after another, until some time; nothing after it."""
+    if time.perf_counter() >= ends:
+        return
+    for one in found:
+        yield one
+        if time.perf_counter() >= ends:
+            return
 
 
 def middle(visits: Sequence[Product | Attended], kind: type[Line]) -> list[Line]:
@@ -239,7 +257,7 @@ def products(plan: Plan, meter: Meter, pool: Tensor, *, again: bool) -> Iterator
         name = dtype_name(pool.dtype)
         matrices = pool[: pool.numel() // (k * n) * k * n].view(-1, n, k)
         x = random_tensor((m, k), pool.dtype, meter.device)
-        found = meter.timed(product(x, list(matrices)), moved_bytes=size, matrix=matrix)
+        found = meter.timed(tuning.product(x, list(matrices)), moved_bytes=size, matrix=matrix)
         yield Product(dtype=name, m=m, k=k, n=n, seconds=found.seconds, spread=found.spread)
 
 
@@ -262,7 +280,7 @@ def attentions(plan: Plan, meter: Meter, pool: Tensor, *, again: bool) -> Iterat
             q, kernel = random_tensor((1, heads, tokens, width), pool.dtype, meter.device), kernel_named(impl)
             call = in_turn(partial(over, kernel, q), caches)
             if new == 1:
-                tune_attention(call, min(len(caches), MOST_CACHES))
+                tuning.tune_attention(call, min(len(caches), MOST_CACHES))
             found = meter.timed(call, moved_bytes=each * pool.itemsize, matrix=tokens > 1)
             yield Attended(
                 dtype=name, batch=1, heads=heads, kv_heads=kv_heads, head_dim=width, new=tokens, context=context,
@@ -302,25 +320,22 @@ def overhead(meter: Meter, dtype: torch.dtype, norm: Literal["rms", "layer"]) ->
 
 
 def checks(setting: Setting, plan: Plan, meters: Mapping[torch.dtype, Meter], bare: Calibration) -> Iterator[Check]:
-    """Small whole models, predicted from what was measured and measured themselves."""
-    for dtype, meter in meters.items():
-        for spec in dict.fromkeys(spec for spec, *_ in plan.checks):
-            setting.tell(f"whole models in {dtype_name(dtype)}: {spec.name}")
-            model = build_model(spec, device=setting.device, dtype=dtype)
-            for _, phase, batch, context in (check for check in plan.checks if check[0] is spec):
-                work = pass_of(phase, dtype, batch=batch, context=context)
-                predicted = expected(spec, work, bare)
-                if predicted is None or predicted.seconds > LONGEST_CHECK_S:
-                    continue
-                stopping = plan.stopping if plan.stopping != QUICK else WHOLE if work.decoding else LONG
-                ready, matrix = subject(model, work), not work.decoding
-                found = meter.timed(ready.run, moved_bytes=streamed_bytes(spec, work), matrix=matrix, stopping=stopping)
-                yield Check(
-                    phase="decode" if work.decoding else "prefill", dtype=dtype_name(dtype), model=spec.name, batch=batch, context=context,
-                    predicted_s=predicted.seconds, measured_s=found.seconds,
-                )  # fmt: skip
-            del model
-            gc.collect()
+    """Small whole models, predicted from what was measured and measured themselves; every format has its first before any its second."""
+    for (spec, phase, batch, context), (dtype, meter) in product(plan.checks, meters.items()):
+        work = pass_of(phase, dtype, batch=batch, context=context)
+        predicted = expected(spec, work, bare)
+        if predicted is None or predicted.seconds > LONGEST_CHECK_S:
+            continue
+        setting.tell(f"whole models: {phase} of {batch} x {context}, {spec.name} in {dtype_name(dtype)}")
+        stopping = plan.stopping if plan.stopping != QUICK else WHOLE if work.decoding else LONG
+        ready = subject(build_model(spec, device=setting.device, dtype=dtype), work)
+        found = meter.timed(ready.run, moved_bytes=streamed_bytes(spec, work), matrix=not work.decoding, stopping=stopping)
+        yield Check(
+            phase="decode" if work.decoding else "prefill", dtype=dtype_name(dtype), model=spec.name, batch=batch, context=context,
+            predicted_s=predicted.seconds, measured_s=found.seconds,
+        )  # fmt: skip
+        del ready
+        gc.collect()
 
 
 def streamed_bytes(spec: s.ModelSpec, work: Pass) -> float:

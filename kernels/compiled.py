@@ -31,13 +31,15 @@ from .listening import Ears
 
 WEIGHT_ROWS = 4  # read side by side
 BLOCK = 128  # tokens whose values are added up in registers
-CACHE_LINE = 64  # bytes: so much of a token's values is one sum, on which one or two vector registers add up
-MOST_SUMS = 32  # side by side; more fall out of the registers
+CACHE_LINE = 64  # bytes: so much of a token's values is one sum
+VECTOR = 16  # fp32 numbers of the widest register
+REGISTERS = 32  # for sums side by side; what falls out of them is slow, and takes long to compile
 WORTH = 1 << 20  # bytes: smaller weights and caches stay in the processor's cache, and compiling for them is not worth the wait
 FORMATS = (torch.float32, torch.bfloat16, torch.float16)
 OPTIONS: dict[str, Any] = {
     "cpp.enable_floating_point_contract_flag": "fast",  # multiply and add in one instruction
-    "cpp.max_horizontal_fusion_size": MOST_SUMS,
+    "cpp.max_horizontal_fusion_size": REGISTERS,
+    "cpp.vec_isa_ok": True,  # a compiler that knows the processor is believed, not tried out for seconds
     "compile_threads": 1,  # no pool of processes beside a measurement
 }
 
@@ -122,24 +124,32 @@ def product_loop(x: Tensor, weight: Tensor) -> Tensor:
 
 def takes_cache(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether there are loops for queries [B,K,R,Dk] of one token over k [B,K,S,Dk] and v [B,K,S,Dv], and they are worth compiling."""
-    line = CACHE_LINE // v.itemsize
+    sums = q.shape[2] * v.shape[3] // VECTOR  # in fp32, each a register of the widest kind
     return (
         serves(k)
         and q.dtype == k.dtype == v.dtype
-        and k.stride(3) == v.stride(3) == 1
-        and v.shape[3] % line == 0
-        and q.shape[2] * v.shape[3] // line <= MOST_SUMS
+        and is_one_buffer(k)
+        and is_one_buffer(v)
+        and v.shape[3] % (CACHE_LINE // v.itemsize) == 0
+        and sums <= REGISTERS
         and k.shape[2] >= 2 * BLOCK
         and not torch.is_grad_enabled()
         and gap() is None
     )
 
 
+def is_one_buffer(x: Tensor) -> bool:
+    """Whether x [B,K,S,D] can be seen as [B * K,S,D], rows whole."""
+    return x.stride(3) == 1 and (x.shape[0] == 1 or x.stride(0) == x.shape[1] * x.stride(1))
+
+
 def attention(q: Tensor, k: Tensor, v: Tensor, *, scale: float, softcap: float | None = None) -> tuple[Tensor, Tensor]:
     """Queries [B,K,R,Dk] of one token over k [B,K,S,Dk] and v [B,K,S,Dv]: weighted values [B,K,R,Dv], and the logits [B,K,R,S] in fp32."""
     LOOPS.tell("attention", tuple(k.shape))
-    tokens, kind = k.shape[2], (q.shape[:3], k.shape[3], v.shape[3], k.dtype, torch.get_num_threads())
-    logits = made(score_loop, *kind)(q.float() * scale, of_any_size(k[:, :, :], 2))
+    (B, K, R, _), tokens = q.shape, k.shape[2]
+    kind = R, k.shape[3], v.shape[3], k.dtype, torch.get_num_threads()
+    rows, keys, values = q.flatten(0, 1).float() * scale, k.flatten(0, 1), v.flatten(0, 1)
+    logits = made(score_loop, *kind)(of_any_size(rows, 0), of_any_size(keys, 0, 1))
     if softcap is not None:
         logits = softcap * torch.tanh(logits / softcap)
     weights = logits.softmax(dim=-1)
@@ -147,21 +157,21 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, scale: float, softcap: float |
     blocks = tokens // BLOCK - (tokens % BLOCK == 1)
     done = blocks * BLOCK
     out = made(value_loop, *kind)(
-        of_any_size(weights[..., :done].contiguous().unflatten(3, (blocks, BLOCK)), 3),
-        of_any_size(v[:, :, :done].unflatten(2, (blocks, BLOCK)), 2),
+        of_any_size(weights[..., :done].contiguous().unflatten(2, (blocks, BLOCK)), 0, 2),
+        of_any_size(values[:, :done].unflatten(1, (blocks, BLOCK)), 0, 1),
     )
     if done < tokens:
-        out = out + weights[..., done:] @ v[:, :, done:].float()
-    return out.to(q.dtype), logits
+        out = out + weights[..., done:] @ values[:, done:].float()
+    return out.to(q.dtype).view(B, K, R, -1), logits.view(B, K, R, tokens)
 
 
 def score_loop(q: Tensor, k: Tensor) -> Tensor:
-    """q [B,K,R,Dk] in fp32, k [B,K,S,Dk] -> [B,K,R,S] in fp32."""
-    return torch.stack([(k.float() * row[:, :, None]).sum(dim=-1) for row in q.unbind(2)], dim=2)
+    """q [h,R,Dk] in fp32, k [h,S,Dk] -> [h,R,S] in fp32."""
+    return torch.stack([(k.float() * row[:, None]).sum(dim=-1) for row in q.unbind(1)], dim=1)
 
 
 def value_loop(weights: Tensor, v: Tensor) -> Tensor:
-    """Weights [B,K,R,n,BLOCK] in fp32, v [B,K,n,BLOCK,Dv] -> [B,K,R,Dv] in fp32."""
-    pieces = v.split(CACHE_LINE // v.itemsize, dim=4)
-    rows = [torch.cat([(row.unsqueeze(-1) * piece.float()).sum(dim=3) for piece in pieces], dim=-1) for row in weights.unbind(2)]
-    return torch.stack(rows, dim=2).sum(dim=3)
+    """Weights [h,R,n,BLOCK] in fp32, v [h,n,BLOCK,Dv] -> [h,R,Dv] in fp32."""
+    pieces = v.split(CACHE_LINE // v.itemsize, dim=3)
+    rows = [torch.cat([(row.unsqueeze(-1) * piece.float()).sum(dim=2) for piece in pieces], dim=-1) for row in weights.unbind(1)]
+    return torch.stack(rows, dim=1).sum(dim=2)

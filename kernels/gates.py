@@ -48,6 +48,9 @@ Tell = Callable[[str], None]
 KINDS = ("decode", "attention")
 DEFAULT_MODEL = "llama-7b"
 MOST_RUNS = 3  # what is too noisy to judge, as a baseline or compared with one, is measured so many times at most
+# The probe is a product of the step's own kind, slowed by what slows that, and so no bound: where a processor has slow kernels for the
+# format, larger matrices than the probe's are a little faster. What stays in a cache, or is left out, is many times as fast.
+MOST_EFFICIENT = 1.25
 STEP_BYTES = 640 << 20  # what `default_gates` aims at: streamed in a tenth of a second on a slow processor
 
 
@@ -165,7 +168,7 @@ def until_sure(gate: Gate, threshold: float | None, plan: Plan, tell: Tell) -> t
 def efficiencies(gate: Gate, plan: Plan, tell: Tell) -> tuple[float, ...]:
     """One number a block. Raises HarnessError where half of them are what cannot be."""
     found = tuple(block_by_block(gate, plan, tell))
-    refuse_impossible(statistics.median(found), 1.0, what=f"{gate.id}, efficiency")
+    refuse_impossible(statistics.median(found), MOST_EFFICIENT, what=f"{gate.id}, efficiency")
     return found
 
 

@@ -145,8 +145,14 @@ def test_a_batch_is_held_against_the_matrix_product() -> None:
 
 def test_an_efficiency_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gates, "prepared", lambda gate, seed: ready([2.0] * 99, [1.0] * 98))
-    with pytest.raises(HarnessError, match=r"gpt-2.*2\.00 of the bound"):
+    with pytest.raises(HarnessError, match=r"gpt-2.*2 is 1\.60 of the bound"):
         efficiencies(TOY, SMALL, lambda _: None)
+
+
+def test_a_little_more_than_the_probe_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The probe is a product as well, and has no faster kernel than the step has."""
+    monkeypatch.setattr(gates, "prepared", lambda gate, seed: ready([1.1] * 99, [1.0] * 98))
+    assert efficiencies(TOY, SMALL, lambda _: None) == pytest.approx([1.1] * (SMALL.builds * SMALL.blocks))
 
 
 # --- the gate -------------------------------------------------------------------------------------------------------
