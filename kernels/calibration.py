@@ -87,8 +87,8 @@ class Plan:
     checks: tuple[tuple[s.ModelSpec, str, int, int], ...]
     stopping: Stopping = QUICK
     rounds: int = 2
-    visits_s: float = 75.0
-    checks_s: float = 100.0
+    visits_s: float = 85.0
+    checks_s: float = 105.0
     beat_bytes: int = POOL_BYTES
 
 
@@ -124,8 +124,8 @@ def decoder(
 FUNCTIONS = ("silu", "gelu", "gelu_tanh", "relu")
 MOST_CACHES = 8  # that attention is tuned on
 LONGEST_CHECK_S = 1.5  # a machine on which a check would take longer does without it
-WIDE = llama_like("wide", layers=2, width=4096, heads=32, kv_heads=8, head_dim=128, d_ff=12288, vocabulary=16000)
-NARROW = llama_like("narrow", layers=6, width=2048, heads=16, kv_heads=16, head_dim=128, d_ff=5632, vocabulary=32000)
+WIDE = llama_like("wide", layers=2, width=4096, heads=32, kv_heads=8, head_dim=128, d_ff=11008, vocabulary=16000)
+NARROW = llama_like("narrow", layers=6, width=2048, heads=16, kv_heads=16, head_dim=128, d_ff=4096, vocabulary=32000)
 TINY = llama_like("tiny", layers=12, width=64, heads=4, kv_heads=2, head_dim=16, d_ff=128, vocabulary=64)
 TINIEST: dict[Literal["rms", "layer"], s.ModelSpec] = {"rms": TINY, "layer": gpt_like("tiny", layers=12, width=64, heads=4, vocabulary=64)}
 
@@ -206,7 +206,10 @@ def calibrate(setting: Setting | None = None, plan: Plan | None = None, *, versi
         checks=(),
         yards=tuple(meter.yard for meter in meters.values()),
     )
-    return msgspec.structs.replace(bare, checks=tuple(in_time(checks(setting, plan, meters, bare), start + plan.checks_s)))
+    found_checks = tuple(in_time(checks(setting, plan, meters, bare), start + plan.checks_s))
+    if not found_checks:
+        setting.tell("no time was left for whole models; the next calibration, for which nothing has to be compiled, has more")
+    return msgspec.structs.replace(bare, checks=found_checks)
 
 
 def in_time(found: Iterable[Found], ends: float) -> Iterator[Found]:

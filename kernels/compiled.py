@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.dlpack import from_dlpack
 
 from .listening import Ears
 
@@ -84,10 +85,14 @@ def made(loop: Loop, *kind: object) -> Loop:  # noqa: ARG001 - kinds are told ap
 
 
 def of_any_size(x: Tensor, *dims: int) -> Tensor:
-    """A tensor for a compiled loop that is to hold for other sizes of some dimensions too; of the rest it knows the size."""
+    """A tensor for a compiled loop that is to hold for other sizes of some dimensions too; of the rest it knows the size.
+
+    It begins where its memory does: PyTorch would compile once for those that do, and once for others.
+    """
+    seen = from_dlpack(x) if x.storage_offset() else x
     for dim in dims:
-        torch._dynamo.maybe_mark_dynamic(x, dim)
-    return x
+        torch._dynamo.maybe_mark_dynamic(seen, dim)
+    return seen
 
 
 # --- products ---------------------------------------------------------------------------------------------------------------

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from tfm.estimators.expected import expected
 from tfm.kernels.benchmarks.setting import Setting
 from tfm.kernels.benchmarks.whole import pass_of
-from tfm.kernels.calibration import Plan, calibrate, llama_like, standard_plan
+from tfm.kernels.calibration import Plan, calibrate, in_time, llama_like, standard_plan
 from tfm.kernels.machine import machine
 from tfm.kernels.timing import Stopping
 from tfm.presets.calibration import load_calibration, save_calibration
@@ -17,18 +19,20 @@ CPU = torch.device("cpu")
 SMALL = llama_like("small", layers=2, width=64, heads=4, kv_heads=2, head_dim=16, d_ff=96, vocabulary=80)
 
 
+PLAN = Plan(
+    dtypes=(torch.float32, torch.bfloat16), sizes=(1 << 20, 1 << 16), pool_bytes=1 << 18,
+    products=((1, 64, 32), (4, 32, 48), (1, 9999, 9999)),
+    steps=((4, 2, 16, 40), (4, 4, 16, 8)), flash=((4, 2, 16, 24),), rows=3, width=32, inner=40,
+    checks=((SMALL, "decode", 1, 12), (SMALL, "prefill", 2, 7)), stopping=Stopping(min_samples=1, min_seconds=0.0, max_seconds=0.01),
+    beat_bytes=1 << 18,
+)  # fmt: skip
+
+
 def test_a_small_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tfm.kernels.calibration.LONGEST_CHECK_S", 1e9)  # points so small say little of larger ones
     said: list[str] = []
     setting = Setting(device=CPU, probe_bytes=1 << 20, tell=said.append)
-    plan = Plan(
-        dtypes=(torch.float32, torch.bfloat16), sizes=(1 << 20, 1 << 16), pool_bytes=1 << 18,
-        products=((1, 64, 32), (4, 32, 48), (1, 9999, 9999)),
-        steps=((4, 2, 16, 40), (4, 4, 16, 8)), flash=((4, 2, 16, 24),), rows=3, width=32, inner=40,
-        checks=((SMALL, "decode", 1, 12), (SMALL, "prefill", 2, 7)), stopping=Stopping(min_samples=1, min_seconds=0.0, max_seconds=0.01),
-        beat_bytes=1 << 18,
-    )  # fmt: skip
-    found = calibrate(setting, plan, version="7")
+    found = calibrate(setting, PLAN, version="7")
     assert found.machine == machine(CPU)
     assert (found.version, found.device.name, found.device.kind) == ("7", "local", "cpu")
     assert [(line.dtype, line.m, line.k, line.n) for line in found.products] == [
@@ -47,6 +51,20 @@ def test_a_small_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
     assert got is not None
     assert got.seconds > 0
     path.unlink()
+
+
+def test_a_calibration_keeps_to_its_time() -> None:
+    said: list[str] = []
+    plan = replace(PLAN, dtypes=(torch.float32,), visits_s=0.0, checks_s=0.0)
+    found = calibrate(Setting(device=CPU, probe_bytes=1 << 20, tell=said.append), plan)
+    assert len(found.products) == 2 and len(found.attended) == 3  # every point was visited once
+    assert not found.checks and any("no time was left for whole models" in line for line in said)
+    assert expected(SMALL, pass_of("decode", torch.float32, batch=1, context=9), found) is not None
+
+
+def test_what_is_found_in_time() -> None:
+    assert list(in_time(iter("abc"), float("inf"))) == ["a", "b", "c"]
+    assert list(in_time(iter("abc"), 0.0)) == []
 
 
 def test_the_standard_plan_measures_both_sides_of_what_it_will_be_asked() -> None:
