@@ -124,12 +124,14 @@ KERNELS: dict[str, Kernel] = {**IMPLEMENTATIONS, "folded": folded, "recomputed":
 
 
 def backend_that_ran(q: Tensor, k: Tensor, v: Tensor, *, impl: str, rules: Rules) -> str:
-    """What `impl` really runs for these tensors, found by running it once and watching the operators it dispatches.
+    """What `impl` really runs for these tensors in inference mode, found by running it once and watching the operators it dispatches.
 
     "eager", "sdpa: flash (cpu)", "sdpa: math", "sdpa: tiled (SDPA has no soft cap)", "grouped: 48 streams (cpu)" ...
     """
     gap = {"sdpa": sdpa_gap(rules), "grouped": grouped_gap(q, v, rules)}.get(impl)
-    if impl == "grouped" and (way := own_way(q, k, v, rules)):
+    with torch.inference_mode():
+        way = own_way(q, k, v, rules) if impl == "grouped" else None
+    if way:
         return f"grouped: {way} (cpu)"
     with _Operators() as seen:
         kernel_named(impl)(q, k, v, rules)

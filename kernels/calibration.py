@@ -291,6 +291,7 @@ def attentions(plan: Plan, meter: Meter, pool: Tensor, *, again: bool) -> Iterat
             )  # fmt: skip
 
 
+@torch.inference_mode()
 def over(kernel: Kernel, q: Tensor, kv: Tensor) -> Tensor:
     """Attention of q [B,N,T,H] over keys and values kv [2,B,K,S,H], causal where there are several queries."""
     return kernel(q, kv[0], kv[1], Rules(causal=q.shape[2] > 1))

@@ -87,9 +87,10 @@ def made(loop: Loop, *kind: object) -> Loop:  # noqa: ARG001 - kinds are told ap
 def of_any_size(x: Tensor, *dims: int) -> Tensor:
     """A tensor for a compiled loop that is to hold for other sizes of some dimensions too; of the rest it knows the size.
 
-    It begins where its memory does: PyTorch would compile once for those that do, and once for others.
+    Made anew over the same memory, which begins where the tensor does, and in inference mode: PyTorch would compile once for tensors
+    that were made there and once for others, for parameters, for tensors within a buffer, and give up after eight.
     """
-    seen = from_dlpack(x) if x.storage_offset() else x
+    seen = from_dlpack(x.detach())
     for dim in dims:
         torch._dynamo.maybe_mark_dynamic(seen, dim)
     return seen
@@ -109,12 +110,12 @@ def serves(held: Tensor) -> bool:
 
 
 def product(rows: Tensor, weight: Tensor) -> Tensor:
-    """rows [1,I] times a weight [O,I] transposed: [1,O]."""
+    """rows [1,I] times a weight [O,I] transposed, in inference mode: [1,O]."""
     LOOPS.tell("product", tuple(weight.shape))
     outputs, inputs = weight.shape
     even = outputs // WEIGHT_ROWS * WEIGHT_ROWS
     loop = made(product_loop, inputs, weight.dtype, torch.get_num_threads())
-    out = loop(rows[0], of_any_size(weight[:even].view(WEIGHT_ROWS, -1, inputs), 1)).view(1, even)
+    out = loop(rows[0].clone(), of_any_size(weight[:even].view(WEIGHT_ROWS, -1, inputs), 1)).view(1, even)
     return out if even == outputs else torch.cat((out, rows @ weight[even:].t()), dim=1)
 
 
@@ -138,7 +139,7 @@ def takes_cache(q: Tensor, k: Tensor, v: Tensor) -> bool:
         and v.shape[3] % (CACHE_LINE // v.itemsize) == 0
         and sums <= REGISTERS
         and k.shape[2] >= 2 * BLOCK
-        and not torch.is_grad_enabled()
+        and torch.is_inference_mode_enabled()
         and gap() is None
     )
 
@@ -149,7 +150,9 @@ def is_one_buffer(x: Tensor) -> bool:
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *, scale: float, softcap: float | None = None) -> tuple[Tensor, Tensor]:
-    """Queries [B,K,R,Dk] of one token over k [B,K,S,Dk] and v [B,K,S,Dv]: weighted values [B,K,R,Dv], and the logits [B,K,R,S] in fp32."""
+    """Queries [B,K,R,Dk] of one token over k [B,K,S,Dk] and v [B,K,S,Dv], in inference mode: weighted values [B,K,R,Dv], and the logits
+    [B,K,R,S] in fp32.
+    """
     LOOPS.tell("attention", tuple(k.shape))
     (B, K, R, _), tokens = q.shape, k.shape[2]
     kind = R, k.shape[3], v.shape[3], k.dtype, torch.get_num_threads()

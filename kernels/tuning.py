@@ -89,9 +89,10 @@ def tune_attention(run: Call, times: int = 1) -> None:
 
 def product(x: Tensor, weights: Sequence[Tensor]) -> Call:
     """x [R,I] times the next of some weights [O,I] at each call, as a tuned model does it."""
+    inference = torch.inference_mode()
     if choose(len(x), weights) != "reordered":
-        return rotated(partial(fast_linear, x), weights)
-    return rotated(partial(by_reordered, x), [reordered(weight, len(x)) for weight in beyond_cache(weights)])
+        return inference(rotated(partial(fast_linear, x), weights))
+    return inference(rotated(partial(by_reordered, x), [reordered(weight, len(x)) for weight in beyond_cache(weights)]))
 
 
 # --- what is fastest ------------------------------------------------------------------------------------------------------

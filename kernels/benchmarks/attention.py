@@ -107,7 +107,7 @@ def attention_calls(impls: Sequence[str], queries: Tensor, keys: Tensor, values:
     """A call an implementation, all on one rotation of the caches: none finds warm what another has just read."""
 
     def over(kernel: Kernel) -> Callable[[int], Tensor]:
-        return lambda index: kernel(queries, keys[index], values[index], rules)
+        return torch.inference_mode()(lambda index: kernel(queries, keys[index], values[index], rules))
 
     return in_rotation({impl: over(kernel_named(impl)) for impl in impls}, range(len(keys)))
 

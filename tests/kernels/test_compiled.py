@@ -86,6 +86,9 @@ def test_a_linear_layer_takes_the_loop_that_was_chosen() -> None:
     CHOSEN[key_of(1, weight)] = "compiled"
     assert backend_of(lambda: fast_linear(x, weight, bias)) == "compiled loops"
     torch.testing.assert_close(fast_linear(x, weight, bias), want)
+    with torch.inference_mode(False), compiled.LOOPS.listening() as loops:
+        fast_linear(torch.randn(1, 40), torch.randn(24, 40))
+    assert not loops
     with as_usual():
         assert backend_of(lambda: fast_linear(x, weight, bias)) != "compiled loops"
 
@@ -118,6 +121,24 @@ def test_attention(heads: int, rows: int, width: int, value_width: int, dtype: t
         torch.testing.assert_close(out.double(), want, rtol=EXACT[dtype], atol=EXACT[dtype] / 4)
 
 
+def test_tensors_from_anywhere_are_not_compiled_anew() -> None:
+    """Parameters, tensors made in inference mode or out of it, and parts of larger ones: PyTorch gives up after eight kinds."""
+    x, weight = torch.randn(1, 104), torch.nn.Parameter(torch.randn(64, 104))
+    pool, (k, v) = torch.randn(3, 64, 104), (torch.randn(5, 2, 256, 32) for _ in "kv")
+    q = torch.randn(1, 2, 1, 32)
+    with torch.inference_mode():
+        compiled.product(x, weight)
+        compiled.attention(q, k[:1], v[:1], scale=1.0)
+        before = counters["stats"]["unique_graphs"]
+        for other in (pool[0], pool[2], pool[1].clone()):
+            for row in (x, x.clone(), torch.randn(4, 104)[2:3]):
+                compiled.product(row, other)
+        for index in (1, 3):
+            compiled.attention(q.clone(), k[index : index + 1], v[index : index + 1].clone(), scale=1.0)
+        compiled.attention(q.expand(5, -1, -1, -1), k, v, scale=1.0)
+        assert counters["stats"]["unique_graphs"] == before
+
+
 @torch.inference_mode()
 def test_a_longer_context_is_not_compiled_anew() -> None:
     q, (k, v) = torch.randn(2, 2, 1, 32), cache(2, 700, 32, 32)
@@ -131,8 +152,9 @@ def test_a_longer_context_is_not_compiled_anew() -> None:
 
 def test_caches_that_have_no_loops() -> None:
     q, (k, v) = torch.randn(2, 2, 1, 32), cache(2, 300, 32, 32)
-    assert not compiled.takes_cache(q, k, v)  # gradients may be asked for
     with torch.no_grad():
+        assert not compiled.takes_cache(q, k, v)  # what comes out could not be changed in place
+    with torch.inference_mode():
         assert compiled.takes_cache(q, k, v)
         assert not compiled.takes_cache(q, k[:, :, :200], v[:, :, :200])  # short
         assert not compiled.takes_cache(q, k, v[..., :20])  # no whole lines
