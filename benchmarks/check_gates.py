@@ -158,7 +158,7 @@ def logged(log: Path) -> list[dict[str, Any]]:
 
 def report(found: Sequence[dict[str, Any]]) -> str:
     """The table: for each slowdown, alone and beside a neighbour, how often the gate failed, with its 95 % limits."""
-    lines = ["| slowdown put in | neighbour | runs | seen (median) | called slower | 95 % limits | measured twice | seconds |"]
+    lines = ["| slowdown put in | neighbour | runs | seen (median) | called slower | 95 % limits | measured again | seconds |"]
     lines.append("|--:|:--|--:|--:|--:|--:|--:|--:|")
     for slow in sorted({run["slow"] for run in found}):
         for name, kinds in (("no", (False,)), ("busy", (True,)), ("both", (False, True))):
