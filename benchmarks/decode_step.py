@@ -3,7 +3,7 @@
 python benchmarks/decode_step.py            the table, and some layers against all of them; about eight minutes
 python benchmarks/decode_step.py pairs      only some layers against all of them, step by step in turn
 python benchmarks/decode_step.py narrow     int8 and int4 weights beside bf16
-python benchmarks/decode_step.py tuned      linear layers tuned (`kernels.tuning`) and by the usual calls, step by step in turn
+python benchmarks/decode_step.py tuned      models tuned (`kernels.tuning`) and by the usual calls, step by step in turn
 python benchmarks/decode_step.py folded     long bf16 rows folded (`kernels.linear`) and not, step by step in turn
 
 Weights are random, which changes no time. What does not fit the memory takes as many layers as do, and says so.

@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.dlpack import from_dlpack
 
 from .listening import Ears
@@ -96,6 +97,11 @@ def of_any_size(x: Tensor, *dims: int) -> Tensor:
     return seen
 
 
+def runs() -> bool:
+    """Whether loops are taken now: in inference mode, and where somebody asks what would be (who then gets stand-ins)."""
+    return torch.is_inference_mode_enabled() or bool(LOOPS)
+
+
 # --- products ---------------------------------------------------------------------------------------------------------------
 
 
@@ -112,6 +118,9 @@ def serves(held: Tensor) -> bool:
 def product(rows: Tensor, weight: Tensor) -> Tensor:
     """rows [1,I] times a weight [O,I] transposed, in inference mode: [1,O]."""
     LOOPS.tell("product", tuple(weight.shape))
+    if not torch.is_inference_mode_enabled():
+        with _disable_current_modes():  # who asks counts operators: not those of a stand-in
+            return rows @ weight.t()
     outputs, inputs = weight.shape
     even = outputs // WEIGHT_ROWS * WEIGHT_ROWS
     loop = made(product_loop, inputs, weight.dtype, torch.get_num_threads())
@@ -139,7 +148,7 @@ def takes_cache(q: Tensor, k: Tensor, v: Tensor) -> bool:
         and v.shape[3] % (CACHE_LINE // v.itemsize) == 0
         and sums <= REGISTERS
         and k.shape[2] >= 2 * BLOCK
-        and torch.is_inference_mode_enabled()
+        and runs()
         and gap() is None
     )
 
@@ -154,6 +163,10 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, scale: float, softcap: float |
     [B,K,R,S] in fp32.
     """
     LOOPS.tell("attention", tuple(k.shape))
+    if not torch.is_inference_mode_enabled():
+        with _disable_current_modes(), torch.inference_mode():
+            out, logits = attention(q, k, v, scale=scale, softcap=softcap)
+        return out.clone(), logits.clone()  # tensors like others, which may be changed in place
     (B, K, R, _), tokens = q.shape, k.shape[2]
     kind = R, k.shape[3], v.shape[3], k.dtype, torch.get_num_threads()
     rows, keys, values = q.flatten(0, 1).float() * scale, k.flatten(0, 1), v.flatten(0, 1)

@@ -70,7 +70,7 @@ def linear_call(rows: int, weight: Tensor) -> str:
     if weight.device.type != "cpu" or rows > FEW_ROWS:
         return "linear"
     chosen = None if USUAL.get() else CHOSEN.get(key_of(rows, weight))
-    if chosen == "compiled" and not torch.is_inference_mode_enabled():
+    if chosen == "compiled" and not compiled.runs():
         chosen = None
     return chosen or usual_call(rows, weight)
 

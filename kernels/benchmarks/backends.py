@@ -31,21 +31,12 @@ class Operators(TorchDispatchMode):
 
 
 def backend_of(call: Call) -> str:
-    """Run a call and say what it dispatched, as "mv, attention: flash (cpu)"; what has a softmax of its own is `math`."""
-    with torch.inference_mode(), compiled.LOOPS.listening() as loops:
+    """Run a call once and say what it dispatched, as "mv, attention: flash (cpu)"; what has a softmax of its own is `math`."""
+    # Not in inference mode, where composite operators reach the dispatcher whole and hide what they run.
+    with torch.inference_mode(mode=False), torch.no_grad(), compiled.LOOPS.listening() as loops, Operators() as operators:
         call()
-    # Not in inference mode, where composite operators reach the dispatcher whole and hide what they run; nor do compiled loops run then.
-    with torch.no_grad(), Operators() as operators:
-        call()
-    seen = operators.seen
-    in_loops = {kind: len(told) for kind, told in loops.items()}
-    if in_loops.get("product", 0) >= seen["mv"] + seen["addmv"]:
-        seen["mv"] = seen["addmv"] = 0
-    fused = {label: seen[name] for name, label in FUSED.items() if seen[name]}
-    if seen["_softmax"] or seen["softmax"]:
-        fused["math"] = seen["_softmax"] + seen["softmax"]
-    if in_loops.get("attention", 0) >= sum(fused.values()):
-        fused = {}
-    products = [*(["compiled loops"] if "product" in in_loops else []), *(name for name in PRODUCTS if seen[name])]
-    attention = [*(["compiled loops"] if "attention" in in_loops else []), *fused]
-    return ", ".join([*products, *([f"attention: {' and '.join(attention)}"] if attention else [])])
+    products = [*(["compiled loops"] if "product" in loops else []), *(name for name in PRODUCTS if operators.seen[name])]
+    fused = [*(["compiled loops"] if "attention" in loops else []), *(label for name, label in FUSED.items() if operators.seen[name])]
+    if operators.seen["_softmax"] or operators.seen["softmax"]:
+        fused.append("math")
+    return ", ".join([*products, *([f"attention: {' and '.join(fused)}"] if fused else [])])
