@@ -4,7 +4,7 @@
     python benchmarks/decode_attention.py --dtype bf16 --ctx 16384 --rounds 31
 
 All lines are measured in turn in one run, over caches that rotate so that none is still in the last-level cache. `of best` is
-the share of the best plain probe (sum, mv, copy over the same bytes), `x sdpa` how many times faster than SDPA with `enable_gqa`:
+the share of the best plain probe (PROBES over the same bytes), `x sdpa` how many times faster than SDPA with `enable_gqa`:
 both are medians of the ratios of one round, so that a busy machine slows both sides alike. `cpu of mv` is the same share with one
 thread and the processor's time in place of the clock's: what the kernel itself costs, whoever else is on the machine.
 """
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tfm.kernels import compiled, grouped
+from tfm.kernels import compiled, compiling, grouped
 from tfm.kernels.attention import attend, backend_that_ran
 from tfm.kernels.masks import Rules
 from tfm.kernels.probes import GIB, random_tensor, require_memory
@@ -32,7 +32,7 @@ from tfm.kernels.timing import Sample, Stopping, buffers_needed, host_watch, in_
 CPU = torch.device("cpu")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 Cache = tuple[Tensor, Tensor]
-PROBES = ("mv", "sum", "copy")
+PROBES = ("mv", "sum", "copy", "loop")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,8 @@ def kernels(shape: Shape, q: Tensor) -> dict[str, Callable[[Cache], object]]:
         found[f"SDPA folded, {parts} parts of the context"] = partial(in_parts, heads, parts)
     if shape.dtype == torch.float32:  # what `grouped` takes on a machine that is not crowded
         found[f"{STREAMS} streams"] = lambda kv: grouped._streamed(heads, *kv, Rules(causal=True))[0]
-    found["compiled loops"] = lambda kv: compiled.attention(heads, *kv, scale=shape.width**-0.5)[0]
+    if compiling.gap() is None:
+        found["compiled loops"] = lambda kv: compiled.attention(heads, *kv, scale=shape.width**-0.5)[0]
     found["two bmm"] = partial(products, q, shape)
     for block in (128, 1024):
         found[f"two bmm over blocks of {block}"] = partial(blocks, q, shape, block)
@@ -113,11 +114,14 @@ def probes(shape: Shape) -> dict[str, Callable[[Cache], object]]:
     """Plain operators over the same bytes, in fp32: keys and values of random bits would be no numbers, so they get their own buffers."""
     target = torch.empty(shape.cache_bytes // 4, dtype=torch.float32)
     vector = random_tensor((4096,), torch.float32, CPU)
-    return {
+    plain: dict[str, Callable[[Cache], object]] = {
         "mv": lambda kv: torch.mv(kv[0].view(-1, 4096), vector),
         "sum": lambda kv: kv[0].sum(),
         "copy": lambda kv: target.copy_(kv[0]),
     }
+    if compiling.gap() is None:
+        plain["loop"] = lambda kv: compiled.product(vector[None], kv[0].view(-1, 4096))
+    return plain
 
 
 def measured(shape: Shape, rounds: int, *, cpu_time: bool) -> dict[str, Sample]:
@@ -137,7 +141,7 @@ def measured(shape: Shape, rounds: int, *, cpu_time: bool) -> dict[str, Sample]:
 
 def rates(shape: Shape, samples: dict[str, Sample]) -> dict[str, float]:
     """Bytes per second of the probes."""
-    return {name: (2 if name == "copy" else 1) * shape.cache_bytes / samples[name].median_s for name in PROBES}
+    return {name: (2 if name == "copy" else 1) * shape.cache_bytes / samples[name].median_s for name in PROBES if name in samples}
 
 
 def report(shape: Shape, rounds: int) -> None:

@@ -73,7 +73,7 @@ def row(found: Record) -> str:
         f"{1e3 * found.sample.median_s:.1f}", f"{1e3 * found.sample.p20_s:.1f} to {1e3 * found.sample.p80_s:.1f}", found.sample.samples,
         f"{found.bytes / 1e9:.2f}", f"{found.bytes / found.sample.median_s / 1e9:.2f}",
         f"{found.bandwidth_bytes_per_s / 1e9:.2f} ({found.probe})",
-        f"{found.bytes / found.sample.median_s / found.bandwidth_bytes_per_s:.3f}", found.backend,
+        f"{figures['of_bandwidth']:.3f}", f"{figures['of_bandwidth_in_turn']:.3f}", found.backend,
     )  # fmt: skip
     return "| " + " | ".join(map(str, cells)) + " |"
 
@@ -130,8 +130,10 @@ def tuning(model: str, dtype: torch.dtype, context: int, layers: int) -> str:
     return f"| {model} | {dtype_name(dtype)} | {context} | {layers} | {' | '.join(times)} | {samples['tuned'].samples} | {gain:.2f} |"
 
 
-HEAD = "| model | parameters | weights | ctx | layers | median (ms) | p20 to p80 | samples | GB | GB/s | of (GB/s) | share | ran |"
-RULE = "|:--|--:|:--|--:|:--|--:|--:|--:|--:|--:|--:|--:|:--|"
+HEAD = (
+    "| model | parameters | weights | ctx | layers | median (ms) | p20 to p80 | samples | GB | GB/s | of (GB/s) | share | in turn | ran |"
+)
+RULE = "|:--|--:|:--|--:|:--|--:|--:|--:|--:|--:|--:|--:|--:|:--|"
 
 
 def narrow() -> Iterator[str]:

@@ -85,7 +85,7 @@ def plain_calls(x: Tensor, outputs: int) -> dict[str, Callable[[tuple[Tensor, ..
         calls["bmm, 16 a slice"] = lambda w: torch.bmm(x.expand(outputs // 16, -1, -1), w[0].view(outputs // 16, 16, -1).transpose(1, 2))
     if outputs % 8 == 0:
         calls["bmm, 8 slices"] = lambda w: torch.bmm(w[0].view(8, outputs // 8, -1), x.t().expand(8, -1, -1))
-    if outputs * x.shape[1] * x.itemsize >= compiled.WORTH and len(x) == 1 and compiled.gap() is None:
+    if compiled.takes_weight(len(x), torch.empty(outputs, x.shape[1], dtype=x.dtype)):
         calls["compiled"] = lambda w: compiled.product(x, w[0])
     return calls
 

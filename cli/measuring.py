@@ -27,7 +27,7 @@ KEYS = (
     "bandwidth_bytes_per_s", "of_bandwidth", "backend",
 )  # fmt: skip
 TIMES = ("median_s", "p20_s", "p80_s", "samples", "floor_s", "bound_s", "expected_s")
-RATES = ("bytes_per_s", "flops_per_s", "of_bandwidth", "of_bound", "backend", "verdict")
+RATES = ("bytes_per_s", "flops_per_s", "of_bandwidth", "of_bandwidth_in_turn", "of_bound", "backend", "verdict")
 AXES = ("ctx", "batch", "m", "size_bytes", "k", "n")
 
 
@@ -192,7 +192,8 @@ def tables(bench: Bench, rows: list[dict[str, object]]) -> tuple[Table, ...]:
     if bench.single:
         return (one_table(rows[0], title),)
     labels = [Column(name, Kind.BYTES if name == "size_bytes" else Kind.TEXT) for name in varying(rows, bench.labels)]
-    kinds = {"backend": Kind.TEXT, "verdict": Kind.TEXT, "of_bandwidth": Kind.RATIO, "of_bound": Kind.RATIO, "samples": Kind.EXACT}
+    kinds = {"backend": Kind.TEXT, "verdict": Kind.TEXT, "samples": Kind.EXACT}
+    kinds |= dict.fromkeys(("of_bandwidth", "of_bandwidth_in_turn", "of_bound"), Kind.RATIO)
     kinds |= {"bytes_per_s": Kind.BYTES_PER_S, "flops_per_s": Kind.FLOPS_PER_S}
     return tuple(
         Table(

@@ -14,7 +14,7 @@ import torch
 from ..presets.calibration import Calibration, calibration_path, load_calibration
 from ..presets.device import LOCAL, device_names, load_device
 from ..presets.errors import TfmError
-from . import compiled
+from . import compiling
 from .attention import backend_that_ran
 from .machine import device_title, machine, total_memory_bytes
 from .masks import Rules
@@ -109,7 +109,7 @@ def sdpa_backends(device: torch.device) -> tuple[str, ...]:
 
 def compiler_fact() -> Fact:
     """Whether loops can be compiled for a decode step."""
-    found = compiled.compiler()
+    found = compiling.compiler()
     advice = "" if found else "no C++ compiler: decode steps have PyTorch's own calls alone, which are slower on some processors"
     return Fact(name="compiler", value=found, state="ok" if found else "note", advice=advice)
 

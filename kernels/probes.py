@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from ..presets.errors import UnreadableError
+from . import compiled, compiling
+from .linear import USUAL
 from .timing import Call, Sample, Stopping, interleave, measure, watch_for
 
 GIB = 1 << 30
@@ -88,16 +91,23 @@ def random_tensor(shape: tuple[int, ...], dtype: torch.dtype, device: torch.devi
 
 
 def bandwidth_calls(dtype: torch.dtype, device: torch.device, size_bytes: int) -> dict[str, tuple[Call, int]]:
-    """The plain probes of one dtype over `size_bytes`: name -> (call, bytes a call moves)."""
+    """The plain probes of one dtype over `size_bytes`: name -> (call, bytes a call moves).
+
+    "loop" is the same product as "mv", compiled, where that is possible: models take it, and nothing may be faster than its bound.
+    """
     rows = size_bytes // dtype.itemsize // ROW
     matrix = random_tensor((rows, ROW), dtype, device)
     vector, target = matrix[0].clone(), torch.empty_like(matrix)
     size = matrix.numel() * dtype.itemsize
-    return {
+    calls: dict[str, tuple[Call, int]] = {
         "sum": (matrix.sum, size),
         "mv": (lambda: torch.mv(matrix, vector), size),
         "copy": (lambda: target.copy_(matrix), 2 * size),
     }
+    loop = torch.inference_mode()(partial(compiled.product, vector[None], matrix))
+    if not USUAL.get() and compiled.takes_weight(1, matrix) and compiling.works(loop):
+        calls["loop"] = loop, size
+    return calls
 
 
 def measured_bandwidth(
@@ -107,7 +117,7 @@ def measured_bandwidth(
     size_bytes: int = PROBE_BYTES,
     stopping: Stopping = QUICK,
 ) -> Bandwidth:
-    """Sum, matrix-vector product and copy, in fp32 and in `dtype`, over at least 1 GiB, measured in turn.
+    """Sum, matrix-vector product (PyTorch's and a compiled one) and copy, in fp32 and in `dtype`, over at least 1 GiB, measured in turn.
 
     Raises UnreadableError before allocating where the memory is not there.
     """

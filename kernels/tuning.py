@@ -15,7 +15,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from . import compiled, grouped
+from . import compiling, grouped
 from .linear import (
     CALLS,
     CHOSEN,
@@ -117,7 +117,7 @@ def fastest(rows: int, weights: Sequence[Tensor]) -> tuple[str, bool]:
     """Try the calls in turn: the usual one unless another is clearly faster, and whether another order is clearly faster than that."""
     x = random_tensor((rows, weights[0].shape[1]), weights[0].dtype, weights[0].device)
     usual, names = usual_call(rows, weights[0]), possible_calls(rows, weights[0])
-    if "compiled" in names and not compiled.works(partial(CALLS["compiled"], x, weights[0])):
+    if "compiled" in names and not compiling.works(partial(CALLS["compiled"], x, weights[0])):
         names.remove("compiled")
     apart = beyond_cache(weights)
     watch = quiet_watch()
@@ -143,7 +143,7 @@ def choose_attention(caches: Mapping[grouped.Key, Sequence[grouped.Read]]) -> No
 
 def loops_are_faster(reads: Sequence[grouped.Read]) -> bool:
     """Try both in turn, over what attention reads."""
-    if not compiled.works(lambda: through_loops(reads[0])):
+    if not compiling.works(lambda: through_loops(reads[0])):
         return False
     ways = {"products": as_usual()(lambda read: grouped.grouped(*read)), "loops": through_loops}
     found = interleave(in_rotation(ways, caches_beyond_cache(reads)), watch=quiet_watch(), stopping=TRYING, warmup=1)

@@ -22,7 +22,7 @@ def bench_bandwidth(
     setting = setting or Setting()
     found: dict[int, Bandwidth] = {}
     for size in sorted(set(sizes), reverse=True):
-        setting.tell(f"sum, mv and copy over {size / 2**20:.4g} MiB")
+        setting.tell(f"plain probes over {size / 2**20:.4g} MiB")
         short = Stopping(min_samples=10, min_seconds=0.3, max_seconds=setting.stopping.max_seconds)
         found[size] = measured_bandwidth(dtype, setting.device, size_bytes=size, stopping=short)
         yield from records(found[size], found[max(found)], size, setting)

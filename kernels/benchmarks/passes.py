@@ -151,13 +151,15 @@ def line(
     counted = work if asked.weight_dtype is None else replace(work, weight_dtype=DTYPES[asked.weight_dtype])
     predicted = roofline(asked.spec, counted, yard.device(dtype_name(asked.dtype), setting.device))
     cached = built.in_cache(setting)
+    moved = float(predicted.weight_read_bytes + predicted.kv_read_bytes + predicted.state_read_bytes)
+    in_turn = yard.in_turn_bytes_per_s
     return Record(
         labels={"model": asked.spec.name, "batch": work.batch, "ctx": work.context},
         device=device_title(setting.device),
         dtype=dtype_name(asked.dtype),
         sample=sample,
         flops=float(predicted.flops),
-        bytes=float(predicted.weight_read_bytes + predicted.kv_read_bytes + predicted.state_read_bytes),
+        bytes=moved,
         bandwidth_bytes_per_s=yard.bytes_per_s,
         probe=yard.probe,
         peak_flops_per_s=yard.flops_per_s,
@@ -171,6 +173,7 @@ def line(
             "layers_total": scale.whole,
             "threads": torch.get_num_threads(),
             "held_bytes": built.held_bytes,
+            "of_bandwidth_in_turn": None if in_turn is None else moved / sample.median_s / in_turn,
         },
     )
 

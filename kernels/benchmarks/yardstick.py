@@ -28,7 +28,8 @@ class Yardstick:
     """What plain probes reached in this run, and the winners to be run again beside what is measured.
 
     `call` moves `moved_bytes`; `product` multiplies matrices with `product_flops`. `bytes_per_s` and `flops_per_s` are the best
-    seen. `memory`, `vector` and `matrix` are the beats that a calibration counts in, `pace` what they reached at this moment.
+    seen, `in_turn_bytes_per_s` what `call` reached in the rounds of what was measured last. `memory`, `vector` and `matrix` are the
+    beats that a calibration counts in, `pace` what they reached at this moment.
     """
 
     bytes_per_s: float
@@ -42,6 +43,7 @@ class Yardstick:
     vector: Beat
     matrix: Beat
     pace: Yard
+    in_turn_bytes_per_s: float | None = None
 
     def seen(self, samples: Mapping[str, Sample], beside: Sample | None = None) -> Yardstick:
         """The yardstick after its probes ran once more: it keeps the best, and the pace of the last time.
@@ -50,12 +52,14 @@ class Yardstick:
         the machine changes from round to round, medians of the two by themselves are of different rounds.
         """
         rates = {name: amount / samples[name].median_s for name, (_, amount) in self.probes().items() if name in samples}
+        best = rates.get(PROBE, 0.0)
         if beside is not None:
-            for name in BEAT_NAMES & set(rates):
+            for name in {PROBE, *BEAT_NAMES} & set(rates):
                 rates[name] *= paired_ratio(beside, samples[name]) / (beside.median_s / samples[name].median_s)
         return replace(
             self,
-            bytes_per_s=max(self.bytes_per_s, rates.get(PROBE, 0.0)),
+            bytes_per_s=max(self.bytes_per_s, best),
+            in_turn_bytes_per_s=rates.get(PROBE),
             flops_per_s=max(self.flops_per_s, rates.get(PRODUCT, 0.0)),
             pace=Yard(
                 dtype=self.pace.dtype,
@@ -135,8 +139,8 @@ def matmul_probe(setting: Setting, dtype: torch.dtype) -> MatmulProbe:
 
 
 def yardstick(setting: Setting, dtype: torch.dtype) -> Yardstick:
-    """Measure bandwidth (sum, mv, copy; fp32 and `dtype`) and the matmul rate in `dtype`."""
-    setting.tell(f"bandwidth of this run: sum, mv and copy over {setting.probe_bytes / 2**30:.3g} GiB")
+    """Measure bandwidth (`probes.bandwidth_calls`, in fp32 and `dtype`) and the matmul rate in `dtype`."""
+    setting.tell(f"bandwidth of this run: plain probes over {setting.probe_bytes / 2**30:.3g} GiB")
     found = measured_bandwidth(dtype, setting.device, size_bytes=setting.probe_bytes, stopping=PROBING)
     call, moved = again(found, dtype, setting)
     setting.tell(f"matmul rate in {dtype_name(dtype)}")

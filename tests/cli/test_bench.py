@@ -46,7 +46,7 @@ def ask(capsys: Capture, line: str, code: int = 0) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("line", "rows"),
     [
-        pytest.param("bench bandwidth --size 1MiB,64KiB", 12, id="bandwidth"),
+        pytest.param("bench bandwidth --size 512KiB,64KiB", 12, id="bandwidth"),
         pytest.param("bench gemm --m 1,3 --k 32 --n 48", 2, id="gemm"),
         pytest.param("bench gemm --m 3 --k 32 --n 48 --dtype fp32", None, id="one product"),
         pytest.param("bench attention --ctx 24 --heads 4 --kv-heads 2 --head-dim 16", 4, id="attention"),

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tfm.kernels import probes
+from tfm.kernels import compiling, probes
+from tfm.kernels.linear import as_usual
 from tfm.kernels.probes import (
     GIB,
     Bandwidth,
@@ -29,17 +30,18 @@ from tfm.presets.errors import UnreadableError
 CPU = torch.device("cpu")
 BRIEF = Stopping(min_samples=3, min_seconds=0.0, max_seconds=0.5, target_spread=10.0)
 MIB = 1 << 20
+NAMES = ("sum", "mv", "copy", *(["loop"] if compiling.compiler() else []))
 
 
 def test_bandwidth_runs_every_probe_in_both_dtypes() -> None:
     found = measured_bandwidth(torch.bfloat16, CPU, size_bytes=2 * MIB, stopping=BRIEF)
     names = {(probe.name, probe.dtype): probe.moved_bytes for probe in found.probes}
-    assert names == {(n, d): (2 if n == "copy" else 1) * 2 * MIB for n in ("sum", "mv", "copy") for d in ("fp32", "bf16")}
+    assert names == {(n, d): (2 if n == "copy" else 1) * 2 * MIB for n in NAMES for d in ("fp32", "bf16")}
     assert found.bytes_per_s == max(probe.bytes_per_s for probe in found.probes) > 0
 
 
 def test_bandwidth_in_fp32_probes_once() -> None:
-    assert len(measured_bandwidth(torch.float32, CPU, size_bytes=MIB, stopping=BRIEF).probes) == 3
+    assert len(measured_bandwidth(torch.float32, CPU, size_bytes=MIB, stopping=BRIEF).probes) == len(NAMES)
 
 
 def test_the_fastest_probe_wins() -> None:
@@ -58,6 +60,12 @@ def test_probes_compute_what_they_say() -> None:
     assert isinstance(copied, torch.Tensor)
     assert total.item() == pytest.approx(copied.sum().item())
     torch.testing.assert_close(product, copied @ copied[0])
+    if compiling.gap() is None:
+        looped, moved = calls["loop"]
+        torch.testing.assert_close(looped(), product[None], rtol=1e-4, atol=1e-4)
+        assert moved == MIB
+    with as_usual():
+        assert "loop" not in bandwidth_calls(torch.float32, CPU, MIB)
 
 
 def test_bandwidth_is_refused_before_anything_is_allocated(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tfm.kernels import compiled, grouped, linear, tuning
+from tfm.kernels import compiled, compiling, grouped, linear, tuning
 from tfm.kernels.attention import attend
 from tfm.kernels.calibration import llama_like
 from tfm.kernels.linear import (
@@ -272,7 +272,7 @@ def test_a_product_takes_the_next_weight_each_time(dtype: torch.dtype, other: bo
 def test_attention_of_one_token_takes_loops_where_they_are_faster(monkeypatch: pytest.MonkeyPatch, loops: float, taken: bool) -> None:
     Clock(monkeypatch, products=1.0, loops=loops)
     monkeypatch.setattr(compiled, "WORTH", 1)
-    monkeypatch.setattr(compiled, "compiler", lambda: "a compiler")
+    monkeypatch.setattr(compiling, "compiler", lambda: "a compiler")
     ran: list[Tensor] = []
 
     def attention(q: Tensor, k: Tensor, v: Tensor, **_: Any) -> tuple[Tensor, None]:
