@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from .compiling import REGISTERS, Example, Loop, compile_loop, gap
+from .compiling import REGISTERS, Compiled, Example, compile_loop, gap
 from .listening import Ears
 
 WEIGHT_ROWS = 4  # read side by side
@@ -62,12 +62,12 @@ def product(rows: Tensor, weight: Tensor) -> Tensor:
     left = weight.shape[0] % WEIGHT_ROWS
     loop = compiled_product(rows.shape[0], weight.dtype, torch.get_num_threads())
     if not left:
-        return loop(rows.contiguous(), weight)[0]
-    return torch.cat((loop(rows.contiguous(), weight[:-left])[0], rows @ weight[-left:].t()), dim=1)
+        return loop([rows.contiguous(), weight])[0]
+    return torch.cat((loop([rows.contiguous(), weight[:-left]])[0], rows @ weight[-left:].t()), dim=1)
 
 
 @cache
-def compiled_product(rows: int, dtype: torch.dtype, threads: int) -> Loop:  # noqa: ARG001 - Inductor asks for the threads itself
+def compiled_product(rows: int, dtype: torch.dtype, threads: int) -> Compiled:  # noqa: ARG001 - Inductor asks for the threads itself
     """`product_loop` for so many rows, and weights of any size."""
     outputs, inputs = USUAL_WEIGHT
     examples: list[Example] = [(torch.empty(rows, inputs, dtype=dtype), (1,)), (torch.empty(outputs, inputs, dtype=dtype), (0, 1))]
@@ -123,7 +123,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, scale: float, softcap: float |
     (B, K, R, _), threads = q.shape, torch.get_num_threads()
     heads = usual_heads(B * K, threads)
     loop = compiled_attention(heads, R, k.shape[3], v.shape[3], k.dtype, softcap, threads)
-    out, logits = loop((q.flatten(0, 1).float() * scale).contiguous(), k.flatten(0, 1), v.flatten(0, 1))
+    out, logits = loop([(q.flatten(0, 1).float() * scale).contiguous(), k.flatten(0, 1), v.flatten(0, 1)])
     return out.view(B, K, R, -1), logits.view(B, K, R, -1)
 
 
@@ -141,7 +141,7 @@ def compiled_attention(
     dtype: torch.dtype,
     softcap: float | None,
     threads: int,  # noqa: ARG001
-) -> Loop:
+) -> Compiled:
     """`attention_loop` for so many rows of one head, a usual number of heads, and contexts of any length from 2 * BLOCK + 2 on."""
 
     def cache_of(heads: int, context: int, width: int, more: int) -> Tensor:

@@ -31,6 +31,7 @@ OPTIONS: dict[str, Any] = {
 NEAR = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 3e-3}  # of a loop's result, and of numbers around 1
 
 Loop = Callable[..., tuple[Tensor, ...]]
+Compiled = Callable[[list[Tensor]], Sequence[Tensor]]  # the same, its inputs in a list that it empties
 Example = tuple[Tensor, tuple[int, ...]]  # an input, and which of its dimensions may have other sizes
 _broken: list[str] = []  # why compiling failed, once it did
 
@@ -60,7 +61,7 @@ def works(call: Callable[[], object]) -> bool:
     return not _broken
 
 
-def compile_loop(loop: Loop, examples: Sequence[Example], trials: Sequence[Sequence[Tensor]]) -> Loop:
+def compile_loop(loop: Loop, examples: Sequence[Example], trials: Sequence[Sequence[Tensor]]) -> Compiled:
     """One call for all inputs that are like the examples but for their open sizes; strides of tensors in larger ones are open as well.
 
     Sizes in examples say what is usual: threads share the work as suits those. An open size of 1 holds for 1 alone, another for all
@@ -74,7 +75,7 @@ def compile_loop(loop: Loop, examples: Sequence[Example], trials: Sequence[Seque
     return made
 
 
-def traced_and_compiled(loop: Loop, examples: Sequence[Example]) -> Loop:
+def traced_and_compiled(loop: Loop, examples: Sequence[Example]) -> Compiled:
     """The loop by Inductor, untried."""
     from torch._dynamo.source import ConstantSource
     from torch._inductor import config, list_options
@@ -94,12 +95,12 @@ def traced_and_compiled(loop: Loop, examples: Sequence[Example]) -> Loop:
     with config.patch({name: value for name, value in OPTIONS.items() if name in known}):
         graph = make_fx(loop, decomposition_table=select_decomp_table())(*inputs)
         run: Any = compile_fx_inner(graph, inputs)
-    return lambda *tensors: run(list(tensors))
+    return getattr(run, "current_callable", run)  # type: ignore[no-any-return]  # without what PyTorch's profiler wants to know
 
 
-def compare(loop: Loop, made: Loop, inputs: Sequence[Tensor]) -> None:
+def compare(loop: Loop, made: Compiled, inputs: Sequence[Tensor]) -> None:
     """Raise LoopError where a compiled loop does not give what the loop gives."""
-    for got, want in zip(made(*inputs), loop(*inputs), strict=True):
+    for got, want in zip(made(list(inputs)), loop(*inputs), strict=True):
         near = NEAR[want.dtype]
         if got.shape != want.shape or not torch.allclose(got.float(), want.float(), rtol=near, atol=near):
             sizes = ", ".join(str(tuple(x.shape)) for x in inputs)

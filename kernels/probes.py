@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from .timing import Call, Sample, Stopping, interleave, measure, watch_for
 GIB = 1 << 30
 PROBE_BYTES = GIB
 ROW = 4096  # elements a row of the probes' matrix
+SLICE_BYTES = 64 << 20  # of a product that streams
 TILE_BYTES = 16 << 20  # random numbers are drawn once and repeated: drawing a GiB of them takes longer than measuring
 QUICK = Stopping(min_samples=10, min_seconds=0.5, max_seconds=15.0, target_spread=0.05)
 
@@ -104,10 +105,17 @@ def bandwidth_calls(dtype: torch.dtype, device: torch.device, size_bytes: int) -
         "mv": (lambda: torch.mv(matrix, vector), size),
         "copy": (lambda: target.copy_(matrix), 2 * size),
     }
-    loop = torch.inference_mode()(partial(compiled.product, vector[None], matrix))
+    loop = partial(products, vector[None], matrix.split(max(1, SLICE_BYTES // dtype.itemsize // ROW)))
     if not USUAL.get() and compiled.takes_weight(1, matrix) and compiling.works(loop):
         calls["loop"] = loop, size
     return calls
+
+
+@torch.inference_mode()
+def products(row: Tensor, slices: Sequence[Tensor]) -> None:
+    """One row [1,I] times each of some weights [O,I] by the compiled loop: as large as a model's, whose quarters it reads side by side."""
+    for weight in slices:
+        compiled.product(row, weight)
 
 
 def measured_bandwidth(

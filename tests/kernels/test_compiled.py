@@ -40,7 +40,7 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     made: list[str] = []
     plain = compiling.traced_and_compiled
 
-    def counted(loop: compiling.Loop, examples: Sequence[compiling.Example]) -> compiling.Loop:
+    def counted(loop: compiling.Loop, examples: Sequence[compiling.Example]) -> compiling.Compiled:
         made.append(loop.__name__)
         return plain(loop, examples)
 
