@@ -13,10 +13,12 @@ of loop the first time, which PyTorch keeps on disk. `benchmarks/linear_calls.py
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache, partial
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .compiling import REGISTERS, Compiled, Example, compile_loop, gap
@@ -34,8 +36,8 @@ LOOPS: Ears[str, tuple[int, ...]] = Ears()  # told "product" or "attention", wit
 
 
 def runs() -> bool:
-    """Whether loops are taken now: in inference mode, and where somebody asks what would be (who then gets stand-ins)."""
-    return torch.is_inference_mode_enabled() or bool(LOOPS)
+    """Whether loops are taken now: where they compile, in inference mode, or when somebody asks what would be (who gets stand-ins)."""
+    return (torch.is_inference_mode_enabled() or bool(LOOPS)) and gap() is None
 
 
 def serves(held: Tensor) -> bool:
@@ -52,38 +54,49 @@ def takes_weight(rows: int, weight: Tensor) -> bool:
     return sums <= REGISTERS and serves(weight) and weight.is_contiguous() and weight.shape[0] >= 2 * WEIGHT_ROWS and gap() is None
 
 
-def product(rows: Tensor, weight: Tensor) -> Tensor:
-    """rows [R,I] times a weight [O,I] transposed, in inference mode: [R,O]."""
+def product(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """rows [R,I] times a weight [O,I] transposed, plus bias [O], in inference mode: [R,O]."""
     if LOOPS:
         LOOPS.tell("product", tuple(weight.shape))
     if not torch.is_inference_mode_enabled():
         with _disable_current_modes():  # who asks counts operators: not those of a stand-in
-            return rows @ weight.t()
+            return F.linear(rows, weight, bias)
+    loop = compiled_product(rows.shape[0], weight.dtype, int(bias is not None), torch.get_num_threads())
     left = weight.shape[0] % WEIGHT_ROWS
-    loop = compiled_product(rows.shape[0], weight.dtype, torch.get_num_threads())
     if not left:
-        return loop([rows.contiguous(), weight])[0]
-    return torch.cat((loop([rows.contiguous(), weight[:-left]])[0], rows @ weight[-left:].t()), dim=1)
+        return loop([rows.contiguous(), weight] if bias is None else [rows.contiguous(), weight, bias])[0]
+    even, odd = ((weight[part], None if bias is None else bias[part]) for part in (slice(-left), slice(-left, None)))
+    return torch.cat((product(rows, *even), F.linear(rows, *odd)), dim=1)
 
 
 @cache
-def compiled_product(rows: int, dtype: torch.dtype, threads: int) -> Compiled:  # noqa: ARG001 - Inductor asks for the threads itself
-    """`product_loop` for so many rows, and weights of any size."""
-    outputs, inputs = USUAL_WEIGHT
-    examples: list[Example] = [(torch.empty(rows, inputs, dtype=dtype), (1,)), (torch.empty(outputs, inputs, dtype=dtype), (0, 1))]
-    trials = [
-        (torch.randn(rows, inputs).to(dtype), (torch.randn(outputs, inputs) / inputs**0.5).to(dtype))
-        for outputs, inputs in ((8, 19), (36, 64), (64, 2048))
-    ]
-    return compile_loop(product_loop, examples, trials)
+def compiled_product(rows: int, dtype: torch.dtype, bias: int, threads: int) -> Compiled:  # noqa: ARG001 - Inductor asks for them itself
+    """The loop for so many rows and no or one bias, and weights of any size."""
+
+    def inputs(draw: Callable[..., Tensor], outputs: int, width: int) -> list[Tensor]:
+        sizes = ((rows, width), (outputs, width), (outputs,))
+        return [(draw(size) / size[-1] ** 0.5).to(dtype) for size in sizes[: 2 + bias]]
+
+    examples: list[Example] = list(zip(inputs(torch.empty, *USUAL_WEIGHT), ((1,), (0, 1), (0,)), strict=False))
+    trials = [inputs(torch.randn, *size) for size in ((8, 19), (36, 64), (64, 2048))]
+    return compile_loop(biased_product_loop if bias else product_loop, examples, trials)
 
 
 def product_loop(rows: Tensor, weight: Tensor) -> tuple[Tensor]:
-    """rows [R,I], weight [O,I] -> [R,O]. x is widened in the loop: narrow it leaves more of the first-level cache to the weight."""
+    """rows [R,I], weight [O,I] -> [R,O]."""
+    return (row_sums(rows, weight).to(weight.dtype),)
+
+
+def biased_product_loop(rows: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor]:
+    """rows [R,I], weight [O,I], bias [O] -> [R,O]."""
+    return ((row_sums(rows, weight) + bias.float()).to(weight.dtype),)
+
+
+def row_sums(rows: Tensor, weight: Tensor) -> Tensor:
+    """rows [R,I], weight [O,I] -> [R,O] in fp32. x is widened in the loop: narrow it leaves more of the first-level cache to the weight."""
     outputs, inputs = weight.shape
     pieces = [piece.float() for piece in weight.view(WEIGHT_ROWS, outputs // WEIGHT_ROWS, inputs).unbind()]
-    sums = [torch.cat([(piece * row).sum(dim=-1) for piece in pieces]) for row in rows.float().unbind()]
-    return (torch.stack(sums).to(weight.dtype),)
+    return torch.stack([torch.cat([(piece * row).sum(dim=-1) for piece in pieces]) for row in rows.float().unbind()])
 
 
 # --- attention --------------------------------------------------------------------------------------------------------------
@@ -101,7 +114,6 @@ def takes_cache(q: Tensor, k: Tensor, v: Tensor) -> bool:
         and sums <= REGISTERS
         and k.shape[2] >= 2 * BLOCK + 2
         and runs()
-        and gap() is None
     )
 
 

@@ -120,6 +120,8 @@ def fast_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     rows = x.reshape(count, inputs)
     if call == "mv" and bias is not None:
         return torch.addmv(bias, weight, rows[0]).view(*x.shape[:-1], outputs)
+    if call == "compiled":
+        return compiled.product(rows, weight, bias).view(*x.shape[:-1], outputs)
     # rows together again: what follows, the bias first, would walk the columns of a transposed tensor
     out = CALLS[call](rows, weight).contiguous().view(*x.shape[:-1], outputs)
     return out if bias is None else out + bias

@@ -62,6 +62,9 @@ def test_a_product(rows: int, dtype: torch.dtype) -> None:
         got = compiled.product(x, weight)
         assert got.dtype == dtype and got.shape == (rows, outputs)
         torch.testing.assert_close(got.double(), F.linear(x.double(), weight.double()), rtol=EXACT[dtype], atol=EXACT[dtype])
+        bias = torch.randn(outputs).to(dtype)
+        got, want = compiled.product(x, weight, bias), F.linear(x.double(), weight.double(), bias.double())
+        torch.testing.assert_close(got.double(), want, rtol=EXACT[dtype], atol=EXACT[dtype])
 
 
 @torch.inference_mode()
@@ -235,6 +238,17 @@ def test_what_does_not_compile_is_not_tried_again(monkeypatch: pytest.MonkeyPatc
     assert not tuning.loops_are_faster([(q, k, v, Rules(causal=True))])
     assert compiling.gap() == "compiling failed: g++: internal error" and tried == [1]
     assert not compiled.takes_cache(q, k, v) and "compiled" not in possible_calls(1, torch.empty(64, 64))
+
+
+@torch.inference_mode()
+def test_what_stops_compiling_leaves_the_usual_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the product compiles and the one that adds a bias, at its first turn, does not."""
+    x, weight = torch.randn(1, 40), torch.randn(24, 40)
+    CHOSEN[key_of(1, weight)] = "compiled"
+    assert linear_call(1, weight) == "compiled"
+    monkeypatch.setattr(compiling, "_broken", ["no room"])
+    assert linear_call(1, weight) == usual_call(1, weight)
+    torch.testing.assert_close(fast_linear(x, weight), F.linear(x, weight))
 
 
 def test_a_loop_that_gives_something_else_is_not_taken() -> None:
