@@ -5,7 +5,8 @@
     python benchmarks/linear_calls.py --shapes 4096x8192,4096x11008,4096x14336,3584x18944 --rows 1,2,8 --dtype bf16 --wall
 
 Each number is the share of the bandwidth that `mv` reaches in fp32 over as many bytes of memory: 1.00 reads the weight as fast as a
-matrix-vector product can. `packed` is a weight that was packed for oneDNN once. int8 and int4 weights have a half and a quarter of the
+matrix-vector product can. `compiled` is the loop of `kernels/compiled.py`, `by torch.compile` the same through PyTorch's own door, for
+each shape by itself. `packed` is a weight that was packed for oneDNN once. int8 and int4 weights have a half and a quarter of the
 bytes of bf16, so `ms` tells whether they pay.
 All calls of a line are measured in turn, over weights that rotate so that none is still in the last-level cache.
 By default one thread and the processor's time, which another program on the machine hardly disturbs; `--wall` takes the clock and all
@@ -25,6 +26,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tfm.kernels import compiled
+from tfm.kernels.compiling import OPTIONS
 from tfm.kernels.linear import fast_linear, folded, linear_call
 from tfm.kernels.probes import random_tensor
 from tfm.kernels.timing import Stopping, buffers_needed, host_watch, in_rotation, interleave, last_level_cache_bytes, rotated
@@ -86,7 +88,10 @@ def plain_calls(x: Tensor, outputs: int) -> dict[str, Callable[[tuple[Tensor, ..
     if outputs % 8 == 0:
         calls["bmm, 8 slices"] = lambda w: torch.bmm(w[0].view(8, outputs // 8, -1), x.t().expand(8, -1, -1))
     if compiled.takes_weight(len(x), torch.empty(outputs, x.shape[1], dtype=x.dtype)):
+        torch._dynamo.reset()  # it gives up after eight shapes
+        usual = torch.compile(compiled.product_loop, dynamic=False, options=OPTIONS)
         calls["compiled"] = lambda w: compiled.product(x, w[0])
+        calls["by torch.compile"] = lambda w: usual(x, w[0])
     return calls
 
 

@@ -9,6 +9,7 @@ PyTorch's calls and by loops compiled for it.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -176,10 +177,14 @@ def quickest(watch: Watch, call: Call) -> float:
 
 
 def clear_winner(usual: str, found: Mapping[str, Sample]) -> str:
-    """The fastest by its best sample, since other programs only add to it, if it is faster than the usual one by GAIN; else that one."""
-    best = {name: min(sample.times) for name, sample in found.items()}
-    winner = min(best, key=lambda name: best[name])
-    return winner if best[usual] > GAIN * best[winner] else usual
+    """The fastest if it is faster than the usual one by GAIN, else that one: by the median over rounds of how many times longer than the
+    fastest of its round each took. The machine may be another in the next round, and one sample the luckiest of all.
+    """
+    rounds = list(zip(*(sample.times for sample in found.values()), strict=False))
+    longer = zip(found, zip(*([time / min(times) for time in times] for times in rounds), strict=True), strict=True)
+    middle = {name: statistics.median(ratios) for name, ratios in longer}
+    winner = min(middle, key=lambda name: middle[name])
+    return winner if middle[usual] > GAIN * middle[winner] else usual
 
 
 def beyond_cache(weights: Sequence[Tensor]) -> list[Tensor]:

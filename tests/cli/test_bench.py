@@ -15,7 +15,7 @@ from tfm.cli import measuring
 from tfm.cli.app import run
 from tfm.kernels.benchmarks.record import Record
 from tfm.kernels.benchmarks.setting import Setting
-from tfm.kernels.calibration import Plan, llama_like
+from tfm.kernels.plan import Plan, llama_like
 from tfm.kernels.timing import Sample, Stopping
 from tfm.presets.calibration import calibration_path
 

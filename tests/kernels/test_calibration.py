@@ -10,8 +10,9 @@ import torch
 from tfm.estimators.expected import expected
 from tfm.kernels.benchmarks.setting import Setting
 from tfm.kernels.benchmarks.whole import pass_of
-from tfm.kernels.calibration import Plan, calibrate, in_time, llama_like, standard_plan
+from tfm.kernels.calibration import calibrate, in_time
 from tfm.kernels.machine import machine
+from tfm.kernels.plan import Plan, llama_like, standard_plan
 from tfm.kernels.timing import Stopping
 from tfm.presets.calibration import load_calibration, save_calibration
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tfm.kernels.calibration import llama_like
 from tfm.kernels.model import build_model
 from tfm.kernels.modules import Linear
 from tfm.kernels.packed import PackedLinear, held_bytes, quantize
+from tfm.kernels.plan import llama_like
 from tfm.kernels.quantized import int4_weight, int8_weight, weight_only_linear
 from tfm.kernels.shrink import shrink
 from tfm.presets.errors import UnknownNameError, UsageError

@@ -13,7 +13,6 @@ from torch.nn import functional as F
 
 from tfm.kernels import compiled, compiling, grouped, linear, tuning
 from tfm.kernels.attention import attend
-from tfm.kernels.calibration import llama_like
 from tfm.kernels.linear import (
     CALLS,
     WEIGHTS,
@@ -30,6 +29,7 @@ from tfm.kernels.masks import Rules
 from tfm.kernels.model import build_model
 from tfm.kernels.modules import Linear
 from tfm.kernels.packed import ReorderedLinear, held_bytes, reorder
+from tfm.kernels.plan import llama_like
 from tfm.kernels.timing import Call, Sample
 from tfm.kernels.tuning import beyond_cache, choose, clear_winner, fastest, product, tune
 
@@ -177,12 +177,19 @@ def test_nothing_to_choose() -> None:
     assert choose(1, [torch.empty(48, 32, device="meta")]) is None
 
 
+def samples(**times: tuple[float, ...]) -> dict[str, Sample]:
+    return {name: Sample(times=seconds, calls=1, stop="spread") for name, seconds in times.items()}
+
+
 def test_a_disturbed_sample_decides_nothing() -> None:
-    found = {
-        name: Sample(times=times, calls=1, stop="spread") for name, times in (("a", (1.0, 9.0, 9.0)), ("b", (1.5, 1.5, 1.5)), ("c", (2.0,)))
-    }
+    found = samples(a=(1.0, 9.0, 1.0, 1.0), b=(1.5, 1.5, 1.5, 1.5), c=(2.0, 2.0, 2.0, 0.1))
     assert clear_winner("a", found) == clear_winner("c", found) == "a"
     assert clear_winner("a", {"a": found["a"]}) == "a"
+
+
+def test_a_machine_that_changes_from_round_to_round_decides_nothing() -> None:
+    """Twice as fast at the end: `b`, always a tenth slower, has the luckier sample."""
+    assert clear_winner("b", samples(a=(2.0, 2.0, 2.0), b=(2.2, 2.2, 1.1))) == "a"
 
 
 def test_weights_to_try_on_are_more_than_the_cache_holds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from tfm.kernels.benchmarks.passes import bench_decode, bench_prefill
 from tfm.kernels.benchmarks.setting import Setting, torch_dtype
 from tfm.kernels.benchmarks.whole import pass_of
 from tfm.kernels.benchmarks.yardstick import COMPUTE, MULTIPLY, PROBE, PRODUCT, STREAM, Yardstick, beside
-from tfm.kernels.calibration import llama_like
+from tfm.kernels.plan import llama_like
 from tfm.kernels.timing import Sample, Stopping
 from tfm.presets.calibration import Yard
 from tfm.presets.device import load_device

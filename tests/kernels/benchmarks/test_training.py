@@ -10,9 +10,9 @@ from tfm.kernels.benchmarks import training
 from tfm.kernels.benchmarks.setting import Setting
 from tfm.kernels.benchmarks.training import Step, bench_train, hollow
 from tfm.kernels.benchmarks.whole import needed_bytes, pass_of
-from tfm.kernels.calibration import llama_like
 from tfm.kernels.inputs import random_inputs
 from tfm.kernels.model import build_model
+from tfm.kernels.plan import llama_like
 from tfm.kernels.timing import Sample, Stopping
 from tfm.kernels.training.optimizers import make_optimizer
 from tfm.presets.device import load_device
