@@ -182,7 +182,7 @@ def samples(**times: tuple[float, ...]) -> dict[str, Sample]:
 
 
 def test_a_disturbed_sample_decides_nothing() -> None:
-    found = samples(a=(1.0, 9.0, 1.0, 1.0), b=(1.5, 1.5, 1.5, 1.5), c=(2.0, 2.0, 2.0, 0.1))
+    found = samples(a=(1.0, 9.0, 1.0, 1.0, 1.0), b=(1.5,) * 5, c=(2.0, 2.0, 2.0, 2.0, 0.1))
     assert clear_winner("a", found) == clear_winner("c", found) == "a"
     assert clear_winner("a", {"a": found["a"]}) == "a"
 
