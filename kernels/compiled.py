@@ -61,12 +61,18 @@ def product(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if not torch.is_inference_mode_enabled():
         with _disable_current_modes():  # who asks counts operators: not those of a stand-in
             return F.linear(rows, weight, bias)
-    loop = compiled_product(rows.shape[0], weight.dtype, int(bias is not None), torch.get_num_threads())
     left = weight.shape[0] % WEIGHT_ROWS
     if not left:
-        return loop([rows.contiguous(), weight] if bias is None else [rows.contiguous(), weight, bias])[0]
+        return by_quarters(rows, weight, bias)
     even, odd = ((weight[part], None if bias is None else bias[part]) for part in (slice(-left), slice(-left, None)))
-    return torch.cat((product(rows, *even), F.linear(rows, *odd)), dim=1)
+    return torch.cat((by_quarters(rows, *even), F.linear(rows, *odd)), dim=1)
+
+
+def by_quarters(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The same for a multiple of WEIGHT_ROWS outputs."""
+    loop = compiled_product(rows.shape[0], weight.dtype, int(bias is not None), torch.get_num_threads())
+    inputs = [rows.contiguous(), weight]
+    return loop(inputs if bias is None else [*inputs, bias])[0]
 
 
 @cache
