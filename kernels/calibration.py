@@ -37,9 +37,10 @@ from .benchmarks.whole import pass_of, subject
 from .benchmarks.yardstick import measured_device
 from .machine import machine
 from .masks import Rules
-from .meter import Meter
+from .meter import Meter, Pauses
+from .mixers import Scores
 from .model import build_model
-from .modules import activation_named
+from .modules import Linear, activation_named
 from .plan import QUICK, TINIEST, Plan, standard_plan
 from .probes import (
     Bandwidth,
@@ -216,14 +217,27 @@ def elementwise(setting: Setting, plan: Plan, meter: Meter, dtype: torch.dtype) 
 
 
 def overhead(meter: Meter, dtype: torch.dtype, norm: Literal["rms", "layer"]) -> Overhead:
-    """A decode step of a model so small that its bytes and FLOPs take no time, over the rows that run in it.
+    """What a decode step of a model that is next to nothing takes beside its products and attention, over the rows that run in it.
 
-    Each step after other work: in a large model the weights of a layer drive everything else out of the caches.
+    With each product, and not counted, the memory beat runs: in a large model the weights drive everything else out of the caches,
+    Python's own data among it, and what follows takes several times as long.
     """
     spec, work = TINIEST[norm], pass_of("decode", dtype, batch=1, context=16)
     ready = subject(build_model(spec, device=meter.device, dtype=dtype), work)
     count = sum(row.repeat for row in ledger(spec, work) if row.op in RUNNING)
-    return Overhead(dtype=dtype_name(dtype), seconds_per_row=meter.timed(ready.run, alone=True).seconds / count, norm=norm)
+    pauses = Pauses()
+    for module in ready.model.modules():
+        if isinstance(module, Linear):
+            module.forward = pauses.around(partial(after, meter.memory.beat.call, module.forward))  # type: ignore[method-assign]
+        elif isinstance(module, Scores):
+            module.forward = pauses.around(module.forward)  # type: ignore[method-assign]
+    return Overhead(dtype=dtype_name(dtype), seconds_per_row=meter.timed(ready.run, pauses=pauses).seconds / count, norm=norm)
+
+
+def after(first: Call, run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """One call, then another."""
+    first()
+    return run(x)
 
 
 def checks(setting: Setting, plan: Plan, meters: Mapping[torch.dtype, Meter], bare: Calibration) -> Iterator[Check]:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
 
 import torch
 
 from ..presets.calibration import Yard
-from .beats import BEATS, Beat, computing, multiplying, repeated, streaming
+from .beats import BEATS, Beat, computing, multiplying, streaming
 from .probes import dtype_name
-from .timing import Call, Stopping, interleave, watch_for
+from .timing import Call, Stopping, Watch, interleave, watch_for
 
+P = ParamSpec("P")
+R = TypeVar("R")
 MOST_BEATS = 32
-MOST_IN_A_ROW = 32
-SHORTEST_S, SLOW_S = 0.01, 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,21 +30,18 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Tempo:
-    """A beat and its seconds at the start of a calibration, once and BEATS times in a row: the first call is a few percent the slower."""
+    """A beat and its seconds at the start of a calibration, one of BEATS in a row.
+
+    Never fewer in a row, here or beside a benchmark: the first after other work is slower, by more where the machine is faster.
+    """
 
     beat: Beat
-    once_s: float
-    row_s: float
-
-    def seconds(self, count: int) -> float:
-        """Of so many in a row."""
-        further = max(0.0, self.row_s - self.once_s) / (BEATS - 1)  # where they are tiny, noise may make one call slower than four
-        return self.once_s + (count - 1) * further
+    seconds: float
 
     @property
     def rate(self) -> float:
-        """Bytes or FLOPs a second, as a benchmark counts them: over BEATS in a row."""
-        return BEATS * self.beat.amount / self.row_s
+        """Bytes or FLOPs a second, as a benchmark counts them."""
+        return self.beat.amount / self.seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,12 +63,9 @@ class Meter:
             "vector": computing(dtype, device),
             "matrix": multiplying(dtype, device),
         }
-        calls = {f"{name} {count}": beat.times(count).call for name, beat in beats.items() for count in (1, BEATS)}
+        calls = {name: beat.times(BEATS).call for name, beat in beats.items()}
         found = interleave(calls, watch=watch_for(device), stopping=start, warmup=1)
-        tempos = {
-            name: Tempo(beat=beat, once_s=found[f"{name} 1"].median_s, row_s=found[f"{name} {BEATS}"].median_s)
-            for name, beat in beats.items()
-        }
+        tempos = {name: Tempo(beat=beat, seconds=found[name].median_s / BEATS) for name, beat in beats.items()}
         return cls(device=device, dtype=dtype, stopping=usual, **tempos)
 
     @property
@@ -87,30 +83,55 @@ class Meter:
         return moved_bytes / self.memory.rate < flops / self.matrix.rate
 
     def timed(
-        self, call: Call, *, moved_bytes: float = 0.0, matrix: bool = False, stopping: Stopping | None = None, alone: bool = False
+        self, call: Call, *, moved_bytes: float = 0.0, matrix: bool = False, stopping: Stopping | None = None, pauses: Pauses | None = None
     ) -> Point:
         """Seconds of one call, by the beats that ran beside it: what its bytes take follows memory, what it takes beyond follows the
         vector beat; all of it the beat of matrix products where the call is one (`matrix`).
 
-        A short one is called several times in a row: in a model too it follows its like, and the first after something else is slower.
-        `alone`: once, so that it finds the caches full of other things. The beats take half as long, each at least one.
+        The call follows beats, as in a model it follows other work: it finds the caches full of other things, Python's own among them.
+        The beats take half as long, BEATS of each at least. `pauses`: what is not to be counted of it.
         """
-        watch = watch_for(self.device)
-        once = watch(call, 1)
-        if once < SLOW_S:  # else the first call is as good as any
-            once = watch(call, 1)
-        row = 1 if alone else min(MOST_IN_A_ROW, max(1, round(SHORTEST_S / once)))
+        watch = watch_for(self.device) if pauses is None else pauses.left_out_by(watch_for(self.device))
+        once = min(watch(call, 1) for _ in range(2))
         tempos = {"matrix": self.matrix} if matrix else {"vector": self.vector} | ({"memory": self.memory} if moved_bytes else {})
-        counts = {name: min(MOST_BEATS, max(1, round(row * once / 2 / len(tempos) / tempo.seconds(1)))) for name, tempo in tempos.items()}
-        calls = {"": repeated(call, row)} | {name: repeated(tempo.beat.call, counts[name]) for name, tempo in tempos.items()}
+        counts = {name: min(MOST_BEATS, max(BEATS, round(once / 2 / len(tempos) / tempo.seconds))) for name, tempo in tempos.items()}
+        calls = {"": call} | {name: tempo.beat.times(counts[name]).call for name, tempo in tempos.items()}
         found = interleave(calls, watch=watch, stopping=stopping or self.stopping, warmup=0)
         slower = [
-            {name: sample / tempos[name].seconds(counts[name]) for name, sample in zip(tempos, samples, strict=True)}
+            {name: sample / counts[name] / tempos[name].seconds for name, sample in zip(tempos, samples, strict=True)}
             for samples in zip(*(found[name].times for name in tempos), strict=False)
         ]
-        streaming = row * moved_bytes / self.memory.rate
+        streaming = moved_bytes / self.memory.rate
         seconds = (at_start(seconds, streaming, now) for seconds, now in zip(found[""].times, slower, strict=False))
-        return Point(seconds=statistics.median(seconds) / row, spread=found[""].spread)
+        return Point(seconds=statistics.median(seconds), spread=found[""].spread)
+
+
+class Pauses:
+    """What runs within a call and is not to be counted of it."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def around(self, run: Callable[P, R]) -> Callable[P, R]:
+        """The same function, its seconds left out."""
+
+        def paused(*args: P.args, **kwargs: P.kwargs) -> R:
+            start = time.perf_counter()
+            result = run(*args, **kwargs)
+            self.seconds += time.perf_counter() - start
+            return result
+
+        return paused
+
+    def left_out_by(self, watch: Watch) -> Watch:
+        """A stopwatch that does not count them."""
+
+        def counting(call: Call, calls: int) -> float:
+            before = self.seconds
+            seconds = watch(call, calls)
+            return seconds - (self.seconds - before) / calls
+
+        return counting
 
 
 def at_start(seconds: float, streaming: float, slower: Mapping[str, float]) -> float:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 
 from tfm.estimators.expected import Pace, paced
 from tfm.kernels import meter
 from tfm.kernels.beats import BEATS, Beat
-from tfm.kernels.meter import Meter, Tempo, at_start
+from tfm.kernels.meter import Meter, Pauses, Tempo, at_start
 from tfm.kernels.timing import Call, Stopping
 
 CPU = torch.device("cpu")
@@ -44,34 +46,26 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return made
 
 
-def tempo(once: float, row: float, call: Call = lambda: None) -> Tempo:
-    return Tempo(beat=Beat(call=call, amount=100.0), once_s=once, row_s=row)
+STOPPING = Stopping(min_samples=3, min_seconds=0.0, max_seconds=1.0, target_spread=1.0)
 
 
-def test_the_first_of_a_row_is_slower() -> None:
-    found = tempo(1.2, 4.2)
-    assert [found.seconds(count) for count in (1, BEATS, 8)] == pytest.approx([1.2, 4.2, 8.2])
-    assert found.rate == pytest.approx(BEATS * 100 / 4.2)
-    assert tempo(5.0, 4.0).seconds(32) == 5.0  # noise
+def tempo(seconds: float, call: Call = lambda: None) -> Tempo:
+    return Tempo(beat=Beat(call=call, amount=100.0), seconds=seconds)
 
 
 @pytest.mark.parametrize("seconds", [1e-4, 3e-3, 0.5])
-@pytest.mark.parametrize("alone", [False, True])
-def test_seconds_are_those_of_the_start_however_slow_the_machine_is_now(machine: Machine, seconds: float, alone: bool) -> None:
+def test_seconds_are_those_of_the_start_however_slow_the_machine_is_now(machine: Machine, seconds: float) -> None:
     beat = machine.call(2e-3)
-    stopping = Stopping(min_samples=3, min_seconds=0.0, max_seconds=1.0, target_spread=1.0)
     watch = Meter(
-        device=CPU, dtype=torch.float32, stopping=stopping,
-        memory=tempo(2e-3, 8e-3, beat), vector=tempo(2e-3, 8e-3, beat), matrix=tempo(9.0, 36.0),
+        device=CPU, dtype=torch.float32, stopping=STOPPING, memory=tempo(2e-3, beat), vector=tempo(2e-3, beat), matrix=tempo(9.0)
     )  # fmt: skip
     machine.slow = 2.5
-    found = watch.timed(machine.call(seconds), moved_bytes=5e4 * seconds / 2, alone=alone)
+    found = watch.timed(machine.call(seconds), moved_bytes=5e4 * seconds / 2)
     assert found.seconds == pytest.approx(seconds)
     assert found.spread == pytest.approx(0.0)
 
 
-def test_short_calls_are_made_several_in_a_row_unless_alone(machine: Machine) -> None:
-    stopping = Stopping(min_samples=3, min_seconds=0.0, max_seconds=1.0, target_spread=1.0)
+def test_a_call_follows_beats_and_beats_are_never_few(machine: Machine) -> None:
     order: list[str] = []
 
     def noting(name: str, seconds: float) -> Call:
@@ -83,20 +77,33 @@ def test_short_calls_are_made_several_in_a_row_unless_alone(machine: Machine) ->
 
         return noted
 
+    beat = tempo(2e-3, noting(" ", 2e-3))
+    watch = Meter(device=CPU, dtype=torch.float32, stopping=STOPPING, memory=beat, vector=beat, matrix=tempo(9.0))
+    watch.timed(noting("c", 1e-3), moved_bytes=100.0)
+    _, *runs = "".join(order[2:]).split("c")  # after the two that find out how long it takes
+    assert [len(run) for run in runs] == [2 * BEATS, 4 * BEATS, BEATS, BEATS]
+
+
+def test_what_a_call_pauses_for_is_not_counted(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "perf_counter", lambda: machine.now)
+    pauses = Pauses()
+    pause, before, behind = pauses.around(machine.call(0.4)), machine.call(0.01), machine.call(0.02)
+
+    def call() -> None:
+        before()
+        pause()
+        behind()
+
     watch = Meter(
-        device=CPU, dtype=torch.float32, stopping=stopping,
-        memory=tempo(9.0, 36.0), vector=tempo(2e-3, 8e-3, noting("beat", 2e-3)), matrix=tempo(9.0, 36.0),
-    )  # fmt: skip
-    for alone, longest in ((False, 10), (True, 1)):
-        order.clear()
-        watch.timed(noting("call", 1e-3), alone=alone)
-        runs = "".join("c" if name == "call" else " " for name in order[2:]).split()  # after the two that find out how long it takes
-        assert min(map(len, runs)) == longest
+        device=CPU, dtype=torch.float32, stopping=STOPPING, memory=tempo(9.0), vector=tempo(0.1, machine.call(0.1)), matrix=tempo(9.0)
+    )
+    assert watch.timed(call, pauses=pauses).seconds == pytest.approx(0.03)
+    assert pauses.around(lambda x: x + 1)(2) == 3
 
 
 def test_which_beat() -> None:
     watch = Meter(
-        device=CPU, dtype=torch.float32, stopping=Stopping(), memory=tempo(1.0, 4.0), vector=tempo(0.5, 2.0), matrix=tempo(0.1, 0.4)
+        device=CPU, dtype=torch.float32, stopping=Stopping(), memory=tempo(1.0), vector=tempo(0.5), matrix=tempo(0.1)
     )  # fmt: skip
     assert (watch.yard.stream_bytes_per_s, watch.yard.vector_elements_per_s, watch.yard.matrix_flops_per_s) == (100.0, 200.0, 1000.0)
     assert not watch.multiplies(100, 999) and watch.multiplies(100, 1001)
