@@ -11,13 +11,14 @@ from typing import ParamSpec, TypeVar
 import torch
 
 from ..presets.calibration import Yard
-from .beats import BEATS, Beat, computing, multiplying, streaming
+from .beats import BEATS, Beat, computing, multiplying, repeated, streaming
 from .probes import dtype_name
 from .timing import Call, Stopping, Watch, interleave, watch_for
 
 P = ParamSpec("P")
 R = TypeVar("R")
 MOST_BEATS = 32
+MOST_IN_A_ROW, SHORTEST_S = 32, 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,22 +89,23 @@ class Meter:
         """Seconds of one call, by the beats that ran beside it: what its bytes take follows memory, what it takes beyond follows the
         vector beat; all of it the beat of matrix products where the call is one (`matrix`).
 
-        The call follows beats, as in a model it follows other work: it finds the caches full of other things, Python's own among them.
-        The beats take half as long, BEATS of each at least. `pauses`: what is not to be counted of it.
+        A short one is called several times in a row, as in a model it follows its like: alone, small ones take up to twice as long as
+        there. The beats take half as long, BEATS of each at least. `pauses`: what is not to be counted of a call, which then runs once.
         """
         watch = watch_for(self.device) if pauses is None else pauses.left_out_by(watch_for(self.device))
         once = min(watch(call, 1) for _ in range(2))
+        row = 1 if pauses else min(MOST_IN_A_ROW, max(1, round(SHORTEST_S / once)))
         tempos = {"matrix": self.matrix} if matrix else {"vector": self.vector} | ({"memory": self.memory} if moved_bytes else {})
-        counts = {name: min(MOST_BEATS, max(BEATS, round(once / 2 / len(tempos) / tempo.seconds))) for name, tempo in tempos.items()}
-        calls = {"": call} | {name: tempo.beat.times(counts[name]).call for name, tempo in tempos.items()}
+        counts = {name: min(MOST_BEATS, max(BEATS, round(row * once / 2 / len(tempos) / tempo.seconds))) for name, tempo in tempos.items()}
+        calls = {"": repeated(call, row)} | {name: tempo.beat.times(counts[name]).call for name, tempo in tempos.items()}
         found = interleave(calls, watch=watch, stopping=stopping or self.stopping, warmup=0)
         slower = [
             {name: sample / counts[name] / tempos[name].seconds for name, sample in zip(tempos, samples, strict=True)}
             for samples in zip(*(found[name].times for name in tempos), strict=False)
         ]
-        streaming = moved_bytes / self.memory.rate
+        streaming = row * moved_bytes / self.memory.rate
         seconds = (at_start(seconds, streaming, now) for seconds, now in zip(found[""].times, slower, strict=False))
-        return Point(seconds=statistics.median(seconds), spread=found[""].spread)
+        return Point(seconds=statistics.median(seconds) / row, spread=found[""].spread)
 
 
 class Pauses:

@@ -65,7 +65,7 @@ def test_seconds_are_those_of_the_start_however_slow_the_machine_is_now(machine:
     assert found.spread == pytest.approx(0.0)
 
 
-def test_a_call_follows_beats_and_beats_are_never_few(machine: Machine) -> None:
+def test_short_calls_are_made_several_in_a_row_and_beats_are_never_few(machine: Machine) -> None:
     order: list[str] = []
 
     def noting(name: str, seconds: float) -> Call:
@@ -79,9 +79,11 @@ def test_a_call_follows_beats_and_beats_are_never_few(machine: Machine) -> None:
 
     beat = tempo(2e-3, noting(" ", 2e-3))
     watch = Meter(device=CPU, dtype=torch.float32, stopping=STOPPING, memory=beat, vector=beat, matrix=tempo(9.0))
-    watch.timed(noting("c", 1e-3), moved_bytes=100.0)
-    _, *runs = "".join(order[2:]).split("c")  # after the two that find out how long it takes
-    assert [len(run) for run in runs] == [2 * BEATS, 4 * BEATS, BEATS, BEATS]
+    for pauses, row in ((None, 10), (Pauses(), 1)):
+        order.clear()
+        watch.timed(noting("c", 1e-3), moved_bytes=100.0, pauses=pauses)
+        _, *runs = "".join(order[2:]).split("c" * row)  # after the two that find out how long it takes
+        assert [len(run) for run in runs] == [2 * BEATS, 4 * BEATS, BEATS, BEATS]
 
 
 def test_what_a_call_pauses_for_is_not_counted(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
