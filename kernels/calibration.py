@@ -39,7 +39,7 @@ from .machine import machine
 from .masks import Rules
 from .meter import Meter, Pauses
 from .mixers import Scores
-from .model import build_model
+from .model import Model, build_model
 from .modules import Linear, activation_named
 from .plan import QUICK, TINIEST, Plan, standard_plan
 from .probes import (
@@ -219,19 +219,25 @@ def elementwise(setting: Setting, plan: Plan, meter: Meter, dtype: torch.dtype) 
 def overhead(meter: Meter, dtype: torch.dtype, norm: Literal["rms", "layer"]) -> Overhead:
     """What a decode step of a model that is next to nothing takes beside its products and attention, over the rows that run in it.
 
-    With each product, and not counted, the memory beat runs: in a large model the weights drive everything else out of the caches,
-    Python's own data among it, and what follows takes several times as long.
+    On a processor the memory beat runs with each product, and is not counted: in a large model the weights drive everything else out
+    of the caches, Python's own data among it, and what follows takes several times as long. An accelerator does not wait for that.
     """
     spec, work = TINIEST[norm], pass_of("decode", dtype, batch=1, context=16)
     ready = subject(build_model(spec, device=meter.device, dtype=dtype), work)
     count = sum(row.repeat for row in ledger(spec, work) if row.op in RUNNING)
+    pauses = with_beats(ready.model, meter) if meter.device.type == "cpu" else Pauses()
+    return Overhead(dtype=dtype_name(dtype), seconds_per_row=meter.timed(ready.run, pauses=pauses).seconds / count, norm=norm)
+
+
+def with_beats(model: Model, meter: Meter) -> Pauses:
+    """Let the memory beat run with each product of a model: gives what leaves out the two, and attention."""
     pauses = Pauses()
-    for module in ready.model.modules():
+    for module in model.modules():
         if isinstance(module, Linear):
             module.forward = pauses.around(partial(after, meter.memory.beat.call, module.forward))  # type: ignore[method-assign]
         elif isinstance(module, Scores):
             module.forward = pauses.around(module.forward)  # type: ignore[method-assign]
-    return Overhead(dtype=dtype_name(dtype), seconds_per_row=meter.timed(ready.run, pauses=pauses).seconds / count, norm=norm)
+    return pauses
 
 
 def after(first: Call, run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

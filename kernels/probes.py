@@ -19,7 +19,7 @@ from .timing import Call, Sample, Stopping, interleave, measure, watch_for
 GIB = 1 << 30
 PROBE_BYTES = GIB
 ROW = 4096  # elements a row of the probes' matrix
-SLICE_BYTES = 64 << 20  # of a product that streams
+SLICE_BYTES = 61 << 20  # of a product that streams; quarters a power of two apart would meet in the same banks of memory
 TILE_BYTES = 16 << 20  # random numbers are drawn once and repeated: drawing a GiB of them takes longer than measuring
 QUICK = Stopping(min_samples=10, min_seconds=0.5, max_seconds=15.0, target_spread=0.05)
 
