@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -105,16 +105,16 @@ def bandwidth_calls(dtype: torch.dtype, device: torch.device, size_bytes: int) -
         "mv": (lambda: torch.mv(matrix, vector), size),
         "copy": (lambda: target.copy_(matrix), 2 * size),
     }
-    loop = partial(products, vector[None], matrix.split(max(1, SLICE_BYTES // dtype.itemsize // ROW)))
+    loop = partial(streaming_loop, vector[None], matrix)
     if not USUAL.get() and compiled.takes_weight(1, matrix) and compiling.works(loop):
         calls["loop"] = loop, size
     return calls
 
 
 @torch.inference_mode()
-def products(row: Tensor, slices: Sequence[Tensor]) -> None:
-    """One row [1,I] times each of some weights [O,I] by the compiled loop: as large as a model's, whose quarters it reads side by side."""
-    for weight in slices:
+def streaming_loop(row: Tensor, matrix: Tensor) -> None:
+    """One row [1,I] times a matrix [O,I] by the compiled loop, which reads quarters side by side: of slices as large as a model's weights."""
+    for weight in matrix.split(max(1, SLICE_BYTES // matrix.itemsize // matrix.shape[1])):
         compiled.product(row, weight)
 
 

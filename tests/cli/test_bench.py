@@ -62,7 +62,9 @@ def test_the_contract(line: str, rows: int | None, capsys: Capture) -> None:
     found = answer["result"]["rows"] if rows else [answer["result"]]
     assert len(found) == (rows or 1)
     for row in found:
-        assert set(row) >= KEYS | ({"layers_timed", "layers_total"} if "code" in line or "prefill" in line else set())
+        assert set(row) >= KEYS | (
+            {"layers_timed", "layers_total", "of_bandwidth_in_turn"} if "code" in line or "prefill" in line else set()
+        )
         assert row["p20_s"] <= row["median_s"] <= row["p80_s"]
 
 

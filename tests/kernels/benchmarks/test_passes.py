@@ -168,6 +168,17 @@ def test_the_pace_is_that_of_the_same_round() -> None:
     assert a_yardstick([]).seen({STREAM: beats}, late).pace.stream_bytes_per_s != pytest.approx(20.0 / beats.median_s)
 
 
+def test_the_share_in_turn_is_of_what_the_probe_reached_in_the_same_round() -> None:
+    """The step took four probes in every round; the machine was three times as fast in one where the probe's median is not."""
+    probes, steps = (Sample(times=times, calls=1, stop="spread") for times in ((9.0, 3.0, 9.0, 3.0, 9.0), (36.0, 12.0, 36.0, 12.0, 36.0)))
+    assert a_yardstick([]).seen({PROBE: probes}, steps).in_turn_bytes_per_s == pytest.approx(100 / 9)
+    lucky = Sample(times=(36.0, 12.0, 12.0, 12.0, 12.0), calls=1, stop="spread")  # a median of the fast state against one of the slow
+    found = a_yardstick([]).seen({PROBE: probes}, lucky)
+    assert found.in_turn_bytes_per_s == pytest.approx(4 * 100 / lucky.median_s)  # a quarter, not three quarters
+    assert found.bytes_per_s == pytest.approx(100 / 9)  # and the best stays what it was
+    assert a_yardstick([]).in_turn_bytes_per_s is None
+
+
 @pytest.mark.parametrize("arithmetic", [False, True])
 def test_what_runs_beside_a_measurement(arithmetic: bool) -> None:
     ran: list[str] = []
