@@ -113,7 +113,7 @@ def bandwidth_calls(dtype: torch.dtype, device: torch.device, size_bytes: int) -
 
 @torch.inference_mode()
 def streaming_loop(row: Tensor, matrix: Tensor) -> None:
-    """One row [1,I] times a matrix [O,I] by the compiled loop, which reads quarters side by side: of slices as large as a model's weights."""
+    """One row [1,I] times a matrix [O,I] by the compiled loop, in slices as large as weights are, whose quarters it reads side by side."""
     for weight in matrix.split(max(1, SLICE_BYTES // matrix.itemsize // matrix.shape[1])):
         compiled.product(row, weight)
 
