@@ -16,10 +16,11 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from ..presets.calibration import Attended, Calibration, Check, Yard
+from ..presets.calibration import Attended, Calibration, Check
 from ..presets.spec import ModelSpec
 from .counts import Number, each
 from .ledger import ledger
+from .pace import ATTENTION_OVERLAP, PRODUCT_OVERLAP, Pace, paced
 from .rows import Row
 from .sizes import moved_bytes, weight_read_bytes
 from .work import Pass
@@ -48,17 +49,6 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     basis: str
 
 
-class Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds now over seconds at calibration, of what waits for memory, for vector arithmetic, and of matrix products.
-
-    A shared machine is not equally fast every minute. A benchmark knows from its own probes how fast it is now.
-    """
-
-    memory: float = 1.0
-    vector: float = 1.0
-    matrix: float = 1.0
-
-
 def expected(spec: ModelSpec, work: Pass, measured: Calibration, pace: Pace | None = None) -> Expected | None:
     """The time of one pass (plain integers, no arrays); None where its formats were not calibrated.
 
@@ -84,21 +74,6 @@ def expected(spec: ModelSpec, work: Pass, measured: Calibration, pace: Pace | No
         factor=factor,
         basis=basis(measured, factor),
     )
-
-
-def paced(seconds: float, streaming: float, pace: Pace) -> float:
-    """Seconds at another pace: what the bytes take at the beat's rate (`streaming`) follows memory, the rest vector arithmetic."""
-    memory = min(seconds, streaming)
-    return memory * pace.memory + (seconds - memory) * pace.vector
-
-
-def pace_of(measured: Calibration, now: Yard) -> Pace:
-    """How fast the machine is now, by the probes of a run, against the probes of the calibration."""
-    then = next((yard for yard in measured.yards if yard.dtype == now.dtype), now)
-    vector = then.vector_elements_per_s / now.vector_elements_per_s
-    before, after = then.matrix_flops_per_s, now.matrix_flops_per_s
-    matrix = before / after if before and after else vector  # where matrix products did not run, vectors stand for them
-    return Pace(memory=then.stream_bytes_per_s / now.stream_bytes_per_s, vector=vector, matrix=matrix)
 
 
 def expected_figures(spec: ModelSpec, work: Pass, measured: Calibration) -> dict[str, Number]:
@@ -290,7 +265,7 @@ class Curves(msgspec.Struct, frozen=True, kw_only=True):
         moved = float(weight_read_bytes(row, work) + moved_bytes(row, work)) / row.repeat
         if float(row.flops) * self.bytes_per_s > moved * self.flops_per_s:
             return seconds * pace.matrix
-        return paced(seconds, moved / self.stream, pace)
+        return paced(seconds, moved / self.stream, pace, ATTENTION_OVERLAP if kind(row) == "attention" else PRODUCT_OVERLAP)
 
     def element(self, name: str) -> float:
         """Seconds an element of a kind of operator; what was not measured takes as long as its relatives."""

@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from ..estimators.expected import RUNNING, expected
 from ..estimators.ledger import ledger
-from ..estimators.sizes import moved_bytes, weight_read_bytes
+from ..estimators.pace import ATTENTION_OVERLAP, Pace
 from ..estimators.work import Pass
 from ..presets import spec as s
 from ..presets.calibration import SCHEMA, Attended, Calibration, Check, Elementwise, Overhead, Product, Stream
@@ -37,7 +37,7 @@ from .benchmarks.whole import pass_of, subject
 from .benchmarks.yardstick import measured_device
 from .machine import machine
 from .masks import Rules
-from .meter import Meter, Pauses
+from .meter import MATRIX, STREAMING, Meter, Pauses
 from .mixers import Scores
 from .model import Model, build_model
 from .modules import Linear, activation_named
@@ -52,9 +52,8 @@ from .probes import (
 )
 from .timing import Call, Stopping
 
-STREAMING = Stopping(min_samples=7, min_seconds=0.5, max_seconds=3.0, target_spread=0.05)
-WHOLE = Stopping(min_samples=4, min_seconds=0.4, max_seconds=1.2, target_spread=0.03)
-LONG = Stopping(min_samples=3, min_seconds=0.4, max_seconds=1.2, target_spread=0.03)
+CAREFUL = Stopping(min_samples=7, min_seconds=0.5, max_seconds=3.0, target_spread=0.05)
+WHOLE = Stopping(min_samples=3, min_seconds=0.4, max_seconds=1.2, target_spread=0.03)
 FUNCTIONS = ("silu", "gelu", "gelu_tanh", "relu")
 MOST_CACHES = 8  # that attention is tuned on
 LONGEST_CHECK_S = 1.5  # a machine on which a check would take longer does without it
@@ -72,7 +71,7 @@ def calibrate(setting: Setting | None = None, plan: Plan | None = None, *, versi
     require_memory((1 + len(plan.dtypes)) * plan.pool_bytes + 3 * max(plan.sizes) * widest // 2, setting.device, what="the calibration")
     found = streams(setting, plan)
     best = found[0]  # smaller sizes stay in the cache
-    long = STREAMING if plan.stopping == QUICK else plan.stopping
+    long = CAREFUL if plan.stopping == QUICK else plan.stopping
     meters = {dtype: Meter.of(dtype, setting.device, pool_bytes=plan.beat_bytes, start=long, usual=plan.stopping) for dtype in plan.dtypes}
     pools = {dtype: random_tensor((plan.pool_bytes // dtype.itemsize,), dtype, setting.device) for dtype in plan.dtypes}
     visits: list[Product | Attended] = []
@@ -149,7 +148,7 @@ def streams(setting: Setting, plan: Plan) -> list[Bandwidth]:
     found = []
     for size in plan.sizes:
         setting.tell(f"bandwidth over {size / 2**20:.4g} MiB")
-        stopping = STREAMING if size == plan.sizes[0] and plan.stopping == QUICK else plan.stopping
+        stopping = CAREFUL if size == plan.sizes[0] and plan.stopping == QUICK else plan.stopping
         found.append(measured_bandwidth(plan.dtypes[-1], setting.device, size_bytes=size, stopping=stopping))
     return found
 
@@ -164,7 +163,7 @@ def products(plan: Plan, meter: Meter, pool: Tensor, *, again: bool) -> Iterator
         name = dtype_name(pool.dtype)
         matrices = pool[: pool.numel() // (k * n) * k * n].view(-1, n, k)
         x = random_tensor((m, k), pool.dtype, meter.device)
-        found = meter.timed(tuning.product(x, list(matrices)), moved_bytes=size, matrix=matrix)
+        found = meter.timed(tuning.product(x, list(matrices)), by=MATRIX if matrix else STREAMING, moved_bytes=size)
         yield Product(dtype=name, m=m, k=k, n=n, seconds=found.seconds, spread=found.spread)
 
 
@@ -188,7 +187,8 @@ def attentions(plan: Plan, meter: Meter, pool: Tensor, *, again: bool) -> Iterat
             call = in_turn(partial(over, kernel, q), caches)
             if new == 1:
                 tuning.tune_attention(call, min(len(caches), MOST_CACHES))
-            found = meter.timed(call, moved_bytes=each * pool.itemsize, matrix=tokens > 1)
+            by, moved = (STREAMING, each * pool.itemsize) if tokens == 1 else (MATRIX, 0)
+            found = meter.timed(call, by=by, moved_bytes=moved, overlap=ATTENTION_OVERLAP)
             yield Attended(
                 dtype=name, batch=1, heads=heads, kv_heads=kv_heads, head_dim=width, new=tokens, context=context,
                 seconds=found.seconds, spread=found.spread,
@@ -254,9 +254,10 @@ def checks(setting: Setting, plan: Plan, meters: Mapping[torch.dtype, Meter], ba
         if predicted is None or predicted.seconds > LONGEST_CHECK_S:
             continue
         setting.tell(f"whole models: {phase} of {batch} x {context}, {spec.name} in {dtype_name(dtype)}")
-        stopping = plan.stopping if plan.stopping != QUICK else WHOLE if work.decoding else LONG
+        stopping = plan.stopping if plan.stopping != QUICK else WHOLE
         ready = subject(build_model(spec, device=setting.device, dtype=dtype), work)
-        found = meter.timed(ready.run, moved_bytes=streamed_bytes(spec, work), matrix=not work.decoding, stopping=stopping)
+        start = partial(by_prediction, spec, work, bare)
+        found = meter.timed(ready.run, by=STREAMING if work.decoding else MATRIX, start=start, stopping=stopping)
         yield Check(
             phase="decode" if work.decoding else "prefill", dtype=dtype_name(dtype), model=spec.name, batch=batch, context=context,
             predicted_s=predicted.seconds, measured_s=found.seconds,
@@ -265,6 +266,9 @@ def checks(setting: Setting, plan: Plan, meters: Mapping[torch.dtype, Meter], ba
         gc.collect()
 
 
-def streamed_bytes(spec: s.ModelSpec, work: Pass) -> float:
-    """Weights and cache that a pass has to read."""
-    return float(sum(weight_read_bytes(row, work) + moved_bytes(row, work) for row in ledger(spec, work)))
+def by_prediction(spec: s.ModelSpec, work: Pass, bare: Calibration, seconds: float, pace: Pace) -> float:
+    """What a pass that takes `seconds` at a pace would have taken at the calibration's start: each part of it changes as predicted."""
+    then, now = expected(spec, work, bare), expected(spec, work, bare, pace)
+    assert then is not None
+    assert now is not None
+    return seconds * then.seconds / now.seconds

@@ -6,10 +6,12 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import ParamSpec, TypeVar
 
 import torch
 
+from ..estimators.pace import PRODUCT_OVERLAP, Pace, paced
 from ..presets.calibration import Yard
 from .beats import BEATS, Beat, computing, multiplying, repeated, streaming
 from .probes import dtype_name
@@ -17,6 +19,8 @@ from .timing import Call, Stopping, Watch, interleave, watch_for
 
 P = ParamSpec("P")
 R = TypeVar("R")
+AtStart = Callable[[float, Pace], float]  # seconds now, and how many times as long everything takes -> seconds at the start
+STREAMING, VECTOR, MATRIX = ("memory", "vector"), ("vector",), ("matrix",)  # which beats run beside a call
 MOST_BEATS = 32
 MOST_IN_A_ROW, SHORTEST_S = 32, 0.01
 
@@ -84,28 +88,34 @@ class Meter:
         return moved_bytes / self.memory.rate < flops / self.matrix.rate
 
     def timed(
-        self, call: Call, *, moved_bytes: float = 0.0, matrix: bool = False, stopping: Stopping | None = None, pauses: Pauses | None = None
+        self,
+        call: Call,
+        *,
+        by: tuple[str, ...] = VECTOR,
+        moved_bytes: float = 0.0,
+        overlap: float = PRODUCT_OVERLAP,
+        start: AtStart | None = None,
+        stopping: Stopping | None = None,
+        pauses: Pauses | None = None,
     ) -> Point:
-        """Seconds of one call, by the beats that ran beside it: what its bytes take follows memory, what it takes beyond follows the
-        vector beat; all of it the beat of matrix products where the call is one (`matrix`).
+        """Seconds of one call at the start of the calibration, by the beats that ran beside it (`by`).
 
-        A short one is called several times in a row, as in a model it follows its like: alone, small ones take up to twice as long as
-        there. The beats take half as long, BEATS of each at least. `pauses`: what is not to be counted of a call, which then runs once.
+        They follow from its bytes and `overlap` (`estimators.pace.paced`), or `start` tells them. A short one is called several times
+        in a row, as in a model it follows its like: alone, small ones take up to twice as long as there. The beats take half as long,
+        BEATS of each at least. `pauses`: what is not to be counted of a call, which then runs once.
         """
+        start = start or partial(at_start, streaming=moved_bytes / self.memory.rate, overlap=overlap)
         watch = watch_for(self.device) if pauses is None else pauses.left_out_by(watch_for(self.device))
         once = min(watch(call, 1) for _ in range(2))
         row = 1 if pauses else min(MOST_IN_A_ROW, max(1, round(SHORTEST_S / once)))
-        tempos = {"matrix": self.matrix} if matrix else {"vector": self.vector} | ({"memory": self.memory} if moved_bytes else {})
+        tempos: dict[str, Tempo] = {name: getattr(self, name) for name in by}
         counts = {name: min(MOST_BEATS, max(BEATS, round(row * once / 2 / len(tempos) / tempo.seconds))) for name, tempo in tempos.items()}
         calls = {"": repeated(call, row)} | {name: tempo.beat.times(counts[name]).call for name, tempo in tempos.items()}
         found = interleave(calls, watch=watch, stopping=stopping or self.stopping, warmup=0)
-        slower = [
-            {name: sample / counts[name] / tempos[name].seconds for name, sample in zip(tempos, samples, strict=True)}
-            for samples in zip(*(found[name].times for name in tempos), strict=False)
-        ]
-        streaming = row * moved_bytes / self.memory.rate
-        seconds = (at_start(seconds, streaming, now) for seconds, now in zip(found[""].times, slower, strict=False))
-        return Point(seconds=statistics.median(seconds) / row, spread=found[""].spread)
+        beats = ([sample / counts[name] / tempos[name].seconds for sample in found[name].times] for name in tempos)
+        paces = (whole_pace(dict(zip(tempos, slower, strict=True))) for slower in zip(*beats, strict=False))
+        seconds = [start(sample / row, pace) for sample, pace in zip(found[""].times, paces, strict=False)]
+        return Point(seconds=statistics.median(seconds), spread=found[""].spread)
 
 
 class Pauses:
@@ -136,11 +146,15 @@ class Pauses:
         return counting
 
 
-def at_start(seconds: float, streaming: float, slower: Mapping[str, float]) -> float:
-    """What would have taken how long at the start of the calibration: `streaming` of it waits for memory there, the rest for arithmetic.
-
-    slower: by beat, how many times as long it takes now. The inverse of `estimators.expected.paced`.
-    """
-    memory = min(seconds, streaming * slower.get("memory", 0.0))
+def whole_pace(slower: Mapping[str, float]) -> Pace:
+    """How many times as long everything takes now, by those beats that ran."""
     beyond = slower.get("matrix") or slower["vector"]
-    return (memory / slower["memory"] if memory else 0.0) + (seconds - memory) / beyond
+    return Pace(memory=slower.get("memory", beyond), vector=beyond, matrix=beyond)
+
+
+def at_start(seconds: float, pace: Pace, *, streaming: float, overlap: float) -> float:
+    """What takes `seconds` now, at a pace in which everything takes so many times as long as at the start of the calibration, would have
+    taken then; its bytes alone took `streaming` there.
+    """
+    back = Pace(memory=1 / pace.memory, vector=1 / pace.vector, matrix=1 / pace.matrix)
+    return paced(seconds, streaming * pace.memory, back, overlap)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ...estimators.expected import Expected, expected, pace_of
+from ...estimators.expected import Expected, expected
+from ...estimators.pace import pace_of
 from ...estimators.work import Pass
 from ...presets.calibration import Calibration, Yard, load_calibration
 from ...presets.errors import UnknownNameError, UsageError
@@ -75,4 +76,4 @@ def current_calibration(device: torch.device) -> Calibration | None:
 def expected_here(spec: ModelSpec, work: Pass, device: torch.device, now: Yard) -> Expected | None:
     """The expected time of a pass on this machine at the pace that its probes have now; None where it was not calibrated."""
     measured = current_calibration(device)
-    return None if measured is None else expected(spec, work, measured, pace_of(measured, now))
+    return None if measured is None else expected(spec, work, measured, pace_of(measured.yards, now))

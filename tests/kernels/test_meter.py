@@ -7,10 +7,10 @@ import time
 import pytest
 import torch
 
-from tfm.estimators.expected import Pace, paced
+from tfm.estimators.pace import ATTENTION_OVERLAP, Pace, paced
 from tfm.kernels import meter
 from tfm.kernels.beats import BEATS, Beat
-from tfm.kernels.meter import Meter, Pauses, Tempo, at_start
+from tfm.kernels.meter import MATRIX, STREAMING, VECTOR, Meter, Pauses, Tempo, at_start, whole_pace
 from tfm.kernels.timing import Call, Stopping
 
 CPU = torch.device("cpu")
@@ -60,7 +60,7 @@ def test_seconds_are_those_of_the_start_however_slow_the_machine_is_now(machine:
         device=CPU, dtype=torch.float32, stopping=STOPPING, memory=tempo(2e-3, beat), vector=tempo(2e-3, beat), matrix=tempo(9.0)
     )  # fmt: skip
     machine.slow = 2.5
-    found = watch.timed(machine.call(seconds), moved_bytes=5e4 * seconds / 2)
+    found = watch.timed(machine.call(seconds), by=STREAMING, moved_bytes=5e4 * seconds / 2)
     assert found.seconds == pytest.approx(seconds)
     assert found.spread == pytest.approx(0.0)
 
@@ -81,7 +81,7 @@ def test_short_calls_are_made_several_in_a_row_and_beats_are_never_few(machine: 
     watch = Meter(device=CPU, dtype=torch.float32, stopping=STOPPING, memory=beat, vector=beat, matrix=tempo(9.0))
     for pauses, row in ((None, 10), (Pauses(), 1)):
         order.clear()
-        watch.timed(noting("c", 1e-3), moved_bytes=100.0, pauses=pauses)
+        watch.timed(noting("c", 1e-3), by=STREAMING, moved_bytes=100.0, pauses=pauses)
         _, *runs = "".join(order[2:]).split("c" * row)  # after the two that find out how long it takes
         assert [len(run) for run in runs] == [2 * BEATS, 4 * BEATS, BEATS, BEATS]
 
@@ -111,17 +111,39 @@ def test_which_beat() -> None:
     assert not watch.multiplies(100, 999) and watch.multiplies(100, 1001)
 
 
+@pytest.mark.parametrize("by", [VECTOR, STREAMING, MATRIX])
+def test_each_beat_that_runs_gives_the_pace(machine: Machine, by: tuple[str, ...]) -> None:
+    tempos = {name: tempo(2e-3, machine.call(2e-3 * slower)) for name, slower in (("memory", 3.0), ("vector", 2.0), ("matrix", 1.5))}
+    watch = Meter(device=CPU, dtype=torch.float32, stopping=STOPPING, **tempos)
+    paces: list[Pace] = []
+
+    def start(seconds: float, pace: Pace) -> float:
+        paces.append(pace)
+        return seconds / 4
+
+    assert watch.timed(machine.call(0.5), by=by, start=start).seconds == pytest.approx(0.125)
+    for name in ("memory", "vector", "matrix"):
+        among = {"memory": 3.0, "vector": 2.0, "matrix": 1.5}
+        stands = name if name in by else by[-1]
+        assert getattr(paces[-1], name) == pytest.approx(among[stands])
+
+
+SLOWER = Pace(memory=3.0, vector=2.0, matrix=1.5)
+
+
 @pytest.mark.parametrize(
-    ("seconds", "streaming", "slower", "expected"),
+    ("seconds", "streaming", "expected"),
     [
-        pytest.param(6.0, 0.0, {"vector": 2.0}, 3.0, id="no bytes"),
-        pytest.param(6.0, 1.0, {"vector": 2.0, "memory": 3.0}, 1.0 + 1.5, id="bytes, and what they do not explain"),
-        pytest.param(6.0, 9.0, {"vector": 2.0, "memory": 3.0}, 2.0, id="faster than the beat"),
-        pytest.param(6.0, 0.0, {"matrix": 1.5}, 4.0, id="a matrix product"),
+        pytest.param(6.0, 0.0, 3.0, id="no bytes"),
+        pytest.param(5.0, 1.0, (1 + 2**2) ** 0.5, id="bytes, and the arithmetic that they hid in part"),
+        pytest.param(6.0, 9.0, 2.0, id="faster than the beat"),
     ],
 )
-def test_at_the_start(seconds: float, streaming: float, slower: dict[str, float], expected: float) -> None:
-    assert at_start(seconds, streaming, slower) == pytest.approx(expected)
-    if "matrix" not in slower:  # and what was calibrated so is expected so
-        pace = Pace(memory=slower.get("memory", 1.0), vector=slower["vector"])
-        assert paced(expected, streaming, pace) == pytest.approx(seconds)
+def test_at_the_start(seconds: float, streaming: float, expected: float) -> None:
+    assert at_start(seconds, SLOWER, streaming=streaming, overlap=2.0) == pytest.approx(expected)
+    assert paced(expected, streaming, SLOWER, 2.0) == pytest.approx(seconds)  # what was calibrated so is expected so
+
+
+def test_a_pace_of_one_beat_is_that_of_everything() -> None:
+    assert whole_pace({"matrix": 1.5}) == Pace(memory=1.5, vector=1.5, matrix=1.5)
+    assert at_start(3.0, whole_pace({"matrix": 1.5}), streaming=1.0, overlap=ATTENTION_OVERLAP) == pytest.approx(2.0)
