@@ -56,12 +56,12 @@ def expected(spec: ModelSpec, work: Pass, measured: Calibration, pace: Pace | No
     """
     if not knows(work, measured):
         return None
-    curves, pace = Curves.of(spec, work, measured), pace or Pace()
+    rows, pace = [row for row in ledger(spec, work) if row.repeat], pace or Pace()
+    curves = Curves.of(spec, rows, work, measured)
     parts = {"products": 0.0, "attention": 0.0, "other": 0.0}
-    for row in ledger(spec, work):
-        if row.repeat:
-            parts[kind(row)] += row.repeat * curves.paced_seconds(row, work, pace)
-            parts["other"] += row.repeat * curves.around(row) * pace.vector
+    for row in rows:
+        parts[kind(row)] += row.repeat * curves.paced_seconds(row, work, pace)
+        parts["other"] += row.repeat * curves.around(row) * pace.vector
     factor, margin = correction(measured.checks, phase=phase_of(work), dtype=work.activation_dtype.name)
     seconds = factor * sum(parts.values())
     return Expected(
@@ -195,10 +195,21 @@ def norm_of(spec: ModelSpec) -> str:
     return "rms" if found is None or found.type.startswith("rms") else "layer"
 
 
-def around_rows(measured: Calibration, dtype: str, norm: str) -> float:
-    """Seconds a row costs beside its work: of models of that kind, else of any, else of launching an operator."""
-    lines = sorted((line for line in measured.overheads if line.dtype == dtype), key=lambda line: line.norm != norm)
-    return lines[0].seconds_per_row if lines else measured.launch_s
+def around_rows(measured: Calibration, dtype: str, norm: str, between: float) -> float:
+    """Seconds a row costs beside its work, where products read so many bytes each: of models of that kind, else of any, else of
+    launching an operator.
+    """
+    lines = [line for line in measured.overheads if line.dtype == dtype]
+    alike = [line for line in lines if line.norm == norm] or lines
+    points = averaged((line.between_bytes, line.seconds_per_row) for line in alike)
+    return along(points, between, flat=True) if points else measured.launch_s
+
+
+def between_rows(rows: Iterable[Row], work: Pass) -> float:
+    """Bytes that a product or an attention reads on average, from weights and cache: so much runs through the caches between others."""
+    reading = [row for row in rows if kind(row) != "other"]
+    read = sum(float(weight_read_bytes(row, work) + moved_bytes(row, work)) for row in reading)
+    return max(1.0, read / max(1, sum(row.repeat for row in reading)))
 
 
 class Curves(msgspec.Struct, frozen=True, kw_only=True):
@@ -221,7 +232,7 @@ class Curves(msgspec.Struct, frozen=True, kw_only=True):
     stream: float
 
     @classmethod
-    def of(cls, spec: ModelSpec, work: Pass, measured: Calibration) -> Curves:
+    def of(cls, spec: ModelSpec, rows: Sequence[Row], work: Pass, measured: Calibration) -> Curves:
         """Those of the format that `work` computes in, and of models like this one."""
         name = work.activation_dtype.name
         products, odd = (product_curves(measured, name, aligned=aligned) for aligned in (True, False))
@@ -233,7 +244,7 @@ class Curves(msgspec.Struct, frozen=True, kw_only=True):
             steps={width: step_curves(attended, width) for width in widths},
             flash=averaged((point.new, point.seconds / attention_flops(point)) for point in attended if point.new > 1),
             elements={line.name: line.seconds_per_element for line in measured.elementwise if line.dtype == name},
-            row_s=around_rows(measured, name, norm_of(spec)),
+            row_s=around_rows(measured, name, norm_of(spec), between_rows(rows, work)),
             bytes_per_s=measured.device.memory_bytes_per_s,
             flops_per_s=measured.device.peak_for(name) or 1.0,
             stream=next((yard.stream_bytes_per_s for yard in measured.yards if yard.dtype == name), measured.device.memory_bytes_per_s),

@@ -16,32 +16,31 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import cycle, product
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import msgspec
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..estimators.expected import RUNNING, expected
-from ..estimators.ledger import ledger
+from ..estimators.expected import expected
 from ..estimators.pace import ATTENTION_OVERLAP, Pace
 from ..estimators.work import Pass
 from ..presets import spec as s
-from ..presets.calibration import SCHEMA, Attended, Calibration, Check, Elementwise, Overhead, Product, Stream
+from ..presets.calibration import SCHEMA, Attended, Calibration, Check, Elementwise, Product, Stream
 from ..presets.device import Device
 from . import tuning
 from .attention import Kernel, kernel_named
 from .benchmarks.setting import Setting
 from .benchmarks.whole import pass_of, subject
 from .benchmarks.yardstick import measured_device
+from .cold import cold, driving_out, overheads
 from .machine import machine
 from .masks import Rules
-from .meter import MATRIX, STREAMING, Meter, Pauses
-from .mixers import Scores
-from .model import Model, build_model
-from .modules import Linear, activation_named
-from .plan import QUICK, TINIEST, Plan, standard_plan
+from .meter import MATRIX, STREAMING, Meter
+from .model import build_model
+from .modules import activation_named
+from .plan import TINIEST, Plan, standard_plan
 from .probes import (
     Bandwidth,
     dtype_name,
@@ -50,10 +49,8 @@ from .probes import (
     random_tensor,
     require_memory,
 )
-from .timing import Call, Stopping
+from .timing import Call
 
-CAREFUL = Stopping(min_samples=7, min_seconds=0.5, max_seconds=3.0, target_spread=0.05)
-WHOLE = Stopping(min_samples=3, min_seconds=0.4, max_seconds=1.2, target_spread=0.03)
 FUNCTIONS = ("silu", "gelu", "gelu_tanh", "relu")
 MOST_CACHES = 8  # that attention is tuned on
 LONGEST_CHECK_S = 1.5  # a machine on which a check would take longer does without it
@@ -68,21 +65,25 @@ def calibrate(setting: Setting | None = None, plan: Plan | None = None, *, versi
     setting, start = setting or Setting(), time.perf_counter()
     plan = plan or standard_plan(setting)
     widest = max(dtype.itemsize for dtype in plan.dtypes)
-    require_memory((1 + len(plan.dtypes)) * plan.pool_bytes + 3 * max(plan.sizes) * widest // 2, setting.device, what="the calibration")
+    pools_bytes = (1 + len(plan.dtypes)) * plan.pool_bytes + plan.beat_bytes
+    require_memory(pools_bytes + 3 * max(plan.sizes) * widest // 2, setting.device, what="the calibration")
     found = streams(setting, plan)
     best = found[0]  # smaller sizes stay in the cache
-    long = CAREFUL if plan.stopping == QUICK else plan.stopping
-    meters = {dtype: Meter.of(dtype, setting.device, pool_bytes=plan.beat_bytes, start=long, usual=plan.stopping) for dtype in plan.dtypes}
+    meters = {
+        dtype: Meter.of(dtype, setting.device, pool_bytes=plan.beat_bytes, start=plan.careful, usual=plan.stopping) for dtype in plan.dtypes
+    }
     pools = {dtype: random_tensor((plan.pool_bytes // dtype.itemsize,), dtype, setting.device) for dtype in plan.dtypes}
+    drive = driving_out(setting.device, sorted(plan.between)[len(plan.between) // 2], pool_bytes=plan.beat_bytes)
     visits: list[Product | Attended] = []
     for turn in range(plan.rounds):
         setting.tell(f"round {turn + 1} of {plan.rounds}")
         ends = start + plan.visits_s if turn else math.inf
         for dtype, meter in meters.items():
             visits += in_time(products(plan, meter, pools[dtype], again=turn > 0), ends)
-            visits += in_time(attentions(plan, meter, pools[dtype], again=turn > 0), ends)
+            visits += in_time(attentions(plan, meter, pools[dtype], drive, again=turn > 0), ends)
     lines, attended = middle(visits, Product), middle(visits, Attended)
     pools.clear()
+    del drive
     gc.collect()
     setting.tell("operators around them")
     bare = Calibration(
@@ -105,7 +106,7 @@ def calibrate(setting: Setting | None = None, plan: Plan | None = None, *, versi
         products=tuple(lines),
         attended=tuple(attended),
         elementwise=tuple(line for dtype, meter in meters.items() for line in elementwise(setting, plan, meter, dtype)),
-        overheads=tuple(overhead(meter, dtype, norm) for dtype, meter in meters.items() for norm in TINIEST),
+        overheads=tuple(line for meter in meters.values() for norm in TINIEST for line in overheads(plan, meter, norm)),
         checks=(),
         yards=tuple(meter.yard for meter in meters.values()),
     )
@@ -148,7 +149,7 @@ def streams(setting: Setting, plan: Plan) -> list[Bandwidth]:
     found = []
     for size in plan.sizes:
         setting.tell(f"bandwidth over {size / 2**20:.4g} MiB")
-        stopping = CAREFUL if size == plan.sizes[0] and plan.stopping == QUICK else plan.stopping
+        stopping = plan.careful if size == plan.sizes[0] else plan.stopping
         found.append(measured_bandwidth(plan.dtypes[-1], setting.device, size_bytes=size, stopping=stopping))
     return found
 
@@ -173,8 +174,8 @@ def in_turn(call: Callable[[Tensor], object], blocks: Tensor) -> Call:
     return lambda: call(blocks[next(turn)])
 
 
-def attentions(plan: Plan, meter: Meter, pool: Tensor, *, again: bool) -> Iterator[Attended]:
-    """Attention of one new token over caches, and of many among themselves (not `again`), by the kernels that models use for them."""
+def attentions(plan: Plan, meter: Meter, pool: Tensor, drive: Call | None, *, again: bool) -> Iterator[Attended]:
+    """Attention of one new token over caches, after `drive`, and of many among themselves (not `again`), by the kernels that models use."""
     for new, points, impl in ((1, plan.steps, "grouped"), (None, () if again else plan.flash, "sdpa")):
         for heads, kv_heads, width, context in points:
             each = 2 * kv_heads * context * width
@@ -187,8 +188,10 @@ def attentions(plan: Plan, meter: Meter, pool: Tensor, *, again: bool) -> Iterat
             call = in_turn(partial(over, kernel, q), caches)
             if new == 1:
                 tuning.tune_attention(call, min(len(caches), MOST_CACHES))
-            by, moved = (STREAMING, each * pool.itemsize) if tokens == 1 else (MATRIX, 0)
-            found = meter.timed(call, by=by, moved_bytes=moved, overlap=ATTENTION_OVERLAP)
+                ready, pauses = (call, None) if drive is None else cold(call, drive)
+                found = meter.timed(ready, by=STREAMING, moved_bytes=each * pool.itemsize, overlap=ATTENTION_OVERLAP, pauses=pauses)
+            else:
+                found = meter.timed(call, by=MATRIX)
             yield Attended(
                 dtype=name, batch=1, heads=heads, kv_heads=kv_heads, head_dim=width, new=tokens, context=context,
                 seconds=found.seconds, spread=found.spread,
@@ -216,36 +219,6 @@ def elementwise(setting: Setting, plan: Plan, meter: Meter, dtype: torch.dtype) 
         yield Elementwise(name=name, dtype=dtype_name(dtype), seconds_per_element=meter.timed(call).seconds / count)
 
 
-def overhead(meter: Meter, dtype: torch.dtype, norm: Literal["rms", "layer"]) -> Overhead:
-    """What a decode step of a model that is next to nothing takes beside its products and attention, over the rows that run in it.
-
-    On a processor the memory beat runs with each product, and is not counted: in a large model the weights drive everything else out
-    of the caches, Python's own data among it, and what follows takes several times as long. An accelerator does not wait for that.
-    """
-    spec, work = TINIEST[norm], pass_of("decode", dtype, batch=1, context=16)
-    ready = subject(build_model(spec, device=meter.device, dtype=dtype), work)
-    count = sum(row.repeat for row in ledger(spec, work) if row.op in RUNNING)
-    pauses = with_beats(ready.model, meter) if meter.device.type == "cpu" else Pauses()
-    return Overhead(dtype=dtype_name(dtype), seconds_per_row=meter.timed(ready.run, pauses=pauses).seconds / count, norm=norm)
-
-
-def with_beats(model: Model, meter: Meter) -> Pauses:
-    """Let the memory beat run with each product of a model: gives what leaves out the two, and attention."""
-    pauses = Pauses()
-    for module in model.modules():
-        if isinstance(module, Linear):
-            module.forward = pauses.around(partial(after, meter.memory.beat.call, module.forward))  # type: ignore[method-assign]
-        elif isinstance(module, Scores):
-            module.forward = pauses.around(module.forward)  # type: ignore[method-assign]
-    return pauses
-
-
-def after(first: Call, run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """One call, then another."""
-    first()
-    return run(x)
-
-
 def checks(setting: Setting, plan: Plan, meters: Mapping[torch.dtype, Meter], bare: Calibration) -> Iterator[Check]:
     """Small whole models, predicted from what was measured and measured themselves; every format has its first before any its second."""
     for (spec, phase, batch, context), (dtype, meter) in product(plan.checks, meters.items()):
@@ -254,10 +227,9 @@ def checks(setting: Setting, plan: Plan, meters: Mapping[torch.dtype, Meter], ba
         if predicted is None or predicted.seconds > LONGEST_CHECK_S:
             continue
         setting.tell(f"whole models: {phase} of {batch} x {context}, {spec.name} in {dtype_name(dtype)}")
-        stopping = plan.stopping if plan.stopping != QUICK else WHOLE
         ready = subject(build_model(spec, device=setting.device, dtype=dtype), work)
         start = partial(by_prediction, spec, work, bare)
-        found = meter.timed(ready.run, by=STREAMING if work.decoding else MATRIX, start=start, stopping=stopping)
+        found = meter.timed(ready.run, by=STREAMING if work.decoding else MATRIX, start=start, stopping=plan.whole)
         yield Check(
             phase="decode" if work.decoding else "prefill", dtype=dtype_name(dtype), model=spec.name, batch=batch, context=context,
             predicted_s=predicted.seconds, measured_s=found.seconds,

@@ -28,7 +28,8 @@ WEIGHT_ROWS = 4  # read side by side
 BLOCK = 128  # tokens whose values are added up in registers
 CACHE_LINE = 64  # bytes: so much of a token's values is one sum
 VECTOR = 16  # fp32 numbers of the widest register
-WORTH = 1 << 20  # bytes: smaller weights and caches stay in the processor's cache, and compiling for them is not worth the wait
+WORTH, CACHE_WORTH = 1 << 20, 1 << 17  # bytes: compiling for smaller weights, or keys of one layer, is not worth the wait
+READINGS = 2  # of a cache at most: as many query heads a group at once as there are registers for, then the others
 FORMATS = (torch.float32, torch.bfloat16, torch.float16)
 USUAL_WEIGHT = (4084, 2040)  # what loops are traced with: from 4096 on Inductor adds up more carefully than fp32 needs here, and slowly
 USUAL_CONTEXT = 1211
@@ -40,9 +41,9 @@ def runs() -> bool:
     return (torch.is_inference_mode_enabled() or bool(LOOPS)) and gap() is None
 
 
-def serves(held: Tensor) -> bool:
-    """Whether a weight or a cache is on a processor, in a format that has loops, and beyond what a core keeps."""
-    return held.device.type == "cpu" and held.dtype in FORMATS and held.numel() * held.itemsize >= WORTH
+def serves(held: Tensor, worth: int) -> bool:
+    """Whether a weight or a cache is on a processor, in a format that has loops, and so large."""
+    return held.device.type == "cpu" and held.dtype in FORMATS and held.numel() * held.itemsize >= worth
 
 
 # --- products ---------------------------------------------------------------------------------------------------------------
@@ -51,7 +52,7 @@ def serves(held: Tensor) -> bool:
 def takes_weight(rows: int, weight: Tensor) -> bool:
     """Whether there is a loop for so many rows and this weight [O,I], and it is worth compiling."""
     sums = rows * WEIGHT_ROWS * (4 // weight.itemsize or 1)  # registers: what is loaded as one of 2-byte numbers is added up in two
-    return sums <= REGISTERS and serves(weight) and weight.is_contiguous() and weight.shape[0] >= 2 * WEIGHT_ROWS and gap() is None
+    return sums <= REGISTERS and serves(weight, WORTH) and weight.is_contiguous() and weight.shape[0] >= 2 * WEIGHT_ROWS and gap() is None
 
 
 def product(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -110,17 +111,21 @@ def row_sums(rows: Tensor, weight: Tensor) -> Tensor:
 
 def takes_cache(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether there are loops for queries [B,K,R,Dk] of one token over k [B,K,S,Dk] and v [B,K,S,Dv], and they are worth compiling."""
-    sums = q.shape[2] * v.shape[3] // VECTOR  # in fp32, each a register of the widest kind
     return (
-        serves(k)
+        serves(k, CACHE_WORTH)
         and q.dtype == k.dtype == v.dtype
         and is_one_buffer(k)
         and is_one_buffer(v)
         and v.shape[3] % (CACHE_LINE // v.itemsize) == 0
-        and sums <= REGISTERS
+        and readings(q, v) <= READINGS
         and k.shape[2] >= 2 * BLOCK + 2
         and runs()
     )
+
+
+def readings(q: Tensor, v: Tensor) -> int:
+    """How often queries [B,K,R,Dk] have to read a cache [B,K,S,Dv]: a row's sums, in fp32, are registers of the widest kind."""
+    return -(-q.shape[2] * v.shape[3] // (VECTOR * REGISTERS))
 
 
 def is_one_buffer(x: Tensor) -> bool:
@@ -138,6 +143,17 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, scale: float, softcap: float |
         with _disable_current_modes(), torch.inference_mode():
             out, logits = attention(q, k, v, scale=scale, softcap=softcap)
         return out.clone(), logits.clone()  # tensors like others, which may be changed in place
+    R = q.shape[2]
+    rows = -(-R // readings(q, v))
+    if rows == R:
+        return in_one_reading(q, k, v, scale, softcap)
+    parts = [in_one_reading(part, k, v, scale, softcap) for part in q.split(rows, dim=2)]
+    out, logits = (torch.cat(part, dim=2) for part in zip(*parts, strict=True))
+    return out, logits
+
+
+def in_one_reading(q: Tensor, k: Tensor, v: Tensor, scale: float, softcap: float | None) -> tuple[Tensor, Tensor]:
+    """`attention` of no more rows than there are registers for."""
     (B, K, R, _), threads = q.shape, torch.get_num_threads()
     heads = usual_heads(B * K, threads)
     loop = compiled_attention(heads, R, k.shape[3], v.shape[3], k.dtype, softcap, threads)

@@ -12,7 +12,9 @@ from .beats import POOL_BYTES
 from .benchmarks.setting import Setting
 from .timing import Stopping
 
-QUICK = Stopping(min_samples=3, min_seconds=0.04, max_seconds=0.11, target_spread=0.05)
+POINT = Stopping(min_samples=3, min_seconds=0.04, max_seconds=0.11, target_spread=0.05)
+WHOLE = Stopping(min_samples=3, min_seconds=0.4, max_seconds=1.2, target_spread=0.03)
+CAREFUL = Stopping(min_samples=7, min_seconds=0.5, max_seconds=3.0, target_spread=0.05)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +24,9 @@ class Plan:
     Attributes:
         dtypes: formats. sizes: bytes of the bandwidth probes, the largest first. pool_bytes: memory that weights and caches rotate in.
         products: (m, k, n). steps: (heads, kv_heads, head_dim, context) of one new token. flash: the same, all tokens new.
+        between: bytes that are read at each product of a model that is next to nothing, the middle one also before attention.
         width, inner: of the elementwise probes over `rows` tokens. checks: (spec, phase, batch, context).
+        stopping: of each point. whole: of small models. careful: of the beats at the start, and of the bandwidth that counts as memory's.
         rounds: visits to every point but large matrix products, far apart: what lasted seconds is then found once, and left out.
         visits_s, checks_s: seconds after the start at which no point is visited again, and no further model is run: a calibration keeps
             to its two minutes where loops have to be compiled first, or the machine is slow.
@@ -34,11 +38,14 @@ class Plan:
     products: tuple[tuple[int, int, int], ...]
     steps: tuple[tuple[int, int, int, int], ...]
     flash: tuple[tuple[int, int, int, int], ...]
+    between: tuple[int, ...]
     rows: int
     width: int
     inner: int
     checks: tuple[tuple[s.ModelSpec, str, int, int], ...]
-    stopping: Stopping = QUICK
+    stopping: Stopping = POINT
+    whole: Stopping = WHOLE
+    careful: Stopping = CAREFUL
     rounds: int = 2
     visits_s: float = 85.0
     checks_s: float = 105.0
@@ -76,8 +83,8 @@ def decoder(
 
 WIDE = llama_like("wide", layers=2, width=4096, heads=32, kv_heads=8, head_dim=128, d_ff=11008, vocabulary=16000)
 NARROW = llama_like("narrow", layers=6, width=2048, heads=16, kv_heads=16, head_dim=128, d_ff=4096, vocabulary=32000)
-TINY = llama_like("tiny", layers=12, width=64, heads=4, kv_heads=2, head_dim=16, d_ff=128, vocabulary=64)
-TINIEST: dict[Literal["rms", "layer"], s.ModelSpec] = {"rms": TINY, "layer": gpt_like("tiny", layers=12, width=64, heads=4, vocabulary=64)}
+TINY = llama_like("tiny", layers=6, width=64, heads=4, kv_heads=2, head_dim=16, d_ff=128, vocabulary=64)
+TINIEST: dict[Literal["rms", "layer"], s.ModelSpec] = {"rms": TINY, "layer": gpt_like("tiny", layers=6, width=64, heads=4, vocabulary=64)}
 
 
 def standard_plan(setting: Setting) -> Plan:
@@ -100,6 +107,7 @@ def standard_plan(setting: Setting) -> Plan:
             *((32, 32, 64, context) for context in (1024, 8192)),
         ),
         flash=tuple((32, 8, 128, context) for context in (128, 512, 2048)),
+        between=(3 << 20, 17 << 20, 61 << 20),
         rows=512,
         width=4096,
         inner=11008,

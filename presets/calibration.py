@@ -15,7 +15,7 @@ from .device import LOCAL, Device
 from .errors import UnreadableError, UsageError
 from .files import whole_file
 
-SCHEMA = "tfm-calibration/2"
+SCHEMA = "tfm-calibration/3"
 MAX_BYTES = 4 * 2**20
 
 Phase = Literal["decode", "prefill"]
@@ -70,11 +70,13 @@ class Overhead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Seconds that one operator of the ledger costs beside its bytes and FLOPs, from a model with next to none of them.
 
     `norm`: what kind of model, by its norms. An RMSNorm and rotary positions are many operators of PyTorch, a LayerNorm is one.
+    `between_bytes`: read at each product, which drives Python's own data out of a processor's caches.
     """
 
     dtype: str
     seconds_per_row: Positive
     norm: Literal["rms", "layer"] = "rms"
+    between_bytes: Size = 1
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

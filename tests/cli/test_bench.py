@@ -163,7 +163,8 @@ def test_calibrate_then_local_everywhere(capsys: Capture, monkeypatch: pytest.Mo
     plan = Plan(
         dtypes=(torch.float32, torch.bfloat16), sizes=(1 << 20,), pool_bytes=1 << 18, products=((1, 64, 32), (4, 32, 48)),
         steps=((4, 2, 16, 40),), flash=((4, 2, 16, 24),), rows=3, width=32, inner=40,
-        checks=((TINY, "decode", 1, 12), (TINY, "prefill", 1, 7)), stopping=BRIEF,
+        checks=((TINY, "decode", 1, 12), (TINY, "prefill", 1, 7)),
+        between=(1 << 12,), stopping=BRIEF, whole=BRIEF, careful=BRIEF,
     )  # fmt: skip
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.setattr("tfm.kernels.calibration.standard_plan", lambda _: plan)

@@ -9,8 +9,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from tfm.estimators.expected import along, averaged, correction, expected, expected_figures
+from tfm.estimators.expected import along, around_rows, averaged, between_rows, correction, expected, expected_figures
 from tfm.estimators.latency import roofline
+from tfm.estimators.ledger import ledger
 from tfm.estimators.pace import ATTENTION_OVERLAP, Pace, paced
 from tfm.estimators.work import Pass
 from tfm.presets.calibration import SCHEMA, Attended, Calibration, Check, Elementwise, Machine, Overhead, Phase, Product
@@ -245,6 +246,18 @@ def test_rows_cost_what_they_do_in_models_of_that_kind() -> None:
         plain, other = (expected(load_model(model), fp32(phase="decode", context=99), one) for one in (ideal(), ideal(overheads=lines)))
         assert plain and other
         assert (other.other_s > 10 * plain.other_s) is slower
+
+
+def test_rows_cost_more_between_products_that_read_more() -> None:
+    lines = tuple(Overhead(dtype="fp32", seconds_per_row=cost, between_bytes=size) for size, cost in ((1 << 20, 1e-5), (1 << 26, 4e-5)))
+    spec, work, measured = load_model("llama-7b"), fp32(phase="decode", context=99), ideal(overheads=lines)
+    rows = [row for row in ledger(spec, work) if row.repeat]
+    between = between_rows(rows, work)
+    assert 6.4e9 * 4 < between * sum(row.repeat for row in rows if row.op in ("linear", "attention")) < 7e9 * 4  # weights, and little cache
+    assert around_rows(measured, "fp32", "rms", between) == pytest.approx(4e-5)  # more than was measured is as the most
+    assert around_rows(measured, "fp32", "rms", 8 << 20) == pytest.approx(2e-5)
+    assert around_rows(measured, "fp32", "layer", 1.0) == pytest.approx(1e-5)
+    assert around_rows(measured, "bf16", "rms", between) == measured.launch_s
 
 
 def test_the_pace_of_a_run() -> None:

@@ -20,12 +20,13 @@ CPU = torch.device("cpu")
 SMALL = llama_like("small", layers=2, width=64, heads=4, kv_heads=2, head_dim=16, d_ff=96, vocabulary=80)
 
 
+BRIEF = Stopping(min_samples=1, min_seconds=0.0, max_seconds=0.01)
 PLAN = Plan(
     dtypes=(torch.float32, torch.bfloat16), sizes=(1 << 20, 1 << 16), pool_bytes=1 << 18,
     products=((1, 64, 32), (4, 32, 48), (1, 9999, 9999)),
     steps=((4, 2, 16, 40), (4, 4, 16, 8)), flash=((4, 2, 16, 24),), rows=3, width=32, inner=40,
-    checks=((SMALL, "decode", 1, 12), (SMALL, "prefill", 2, 7)), stopping=Stopping(min_samples=1, min_seconds=0.0, max_seconds=0.01),
-    beat_bytes=1 << 18,
+    checks=((SMALL, "decode", 1, 12), (SMALL, "prefill", 2, 7)),
+    between=(1 << 12, 1 << 14), beat_bytes=1 << 18, stopping=BRIEF, whole=BRIEF, careful=BRIEF,
 )  # fmt: skip
 
 
@@ -46,6 +47,9 @@ def test_a_small_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.device.memory_bytes_per_s == max(line.bytes_per_s for line in found.streams if line.size_bytes == 1 << 20)
     assert set(found.device.peak_flops_per_s) == {"fp32", "bf16"}
     assert any("whole models" in line for line in said)
+    assert {(line.dtype, line.norm, line.between_bytes) for line in found.overheads} == {
+        (dtype, norm, size) for dtype in ("fp32", "bf16") for norm in ("rms", "layer") for size in PLAN.between
+    }
     path = save_calibration(found)
     assert load_calibration() == found
     got = expected(SMALL, pass_of("decode", torch.bfloat16, batch=1, context=9), found)

@@ -26,6 +26,7 @@ EXACT = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
 def small_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Sizes of a test; nothing chosen or broken before, or left behind."""
     monkeypatch.setattr(compiled, "WORTH", 1)
+    monkeypatch.setattr(compiled, "CACHE_WORTH", 1)
     monkeypatch.setattr(compiling, "_broken", [])
     monkeypatch.setattr(grouped, "CHOSEN", {})
     before = dict(CHOSEN)
@@ -135,6 +136,19 @@ def test_attention(heads: int, rows: int, width: int, value_width: int, dtype: t
         assert out.dtype == dtype and logits.dtype == torch.float32
         torch.testing.assert_close(logits.double(), logits_of, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(out.double(), want, rtol=EXACT[dtype], atol=EXACT[dtype] / 4)
+
+
+@torch.inference_mode()
+def test_more_rows_than_registers_read_the_cache_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    monkeypatch.setattr(compiled, "REGISTERS", 4)
+    q, (k, v) = torch.randn(2, 3, 3, 24), cache(3, 300, 24, 32)
+    assert compiled.readings(q, v) == 2 and compiled.takes_cache(q, k, v)
+    out, logits = compiled.attention(q, k, v, scale=0.2)
+    logits_of = 0.2 * q @ k.transpose(2, 3)
+    torch.testing.assert_close(logits, logits_of, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(out, logits_of.softmax(dim=-1) @ v, rtol=1e-5, atol=1e-5)
+    assert not compiled.takes_cache(torch.randn(2, 3, 5, 24), k, v)
 
 
 @pytest.mark.parametrize("heads", [1, 2, 40])

@@ -278,7 +278,7 @@ def test_a_product_takes_the_next_weight_each_time(dtype: torch.dtype, other: bo
 @pytest.mark.parametrize(("loops", "taken"), [(0.5, True), (0.98, False), (1.5, False)])
 def test_attention_of_one_token_takes_loops_where_they_are_faster(monkeypatch: pytest.MonkeyPatch, loops: float, taken: bool) -> None:
     Clock(monkeypatch, products=1.0, loops=loops)
-    monkeypatch.setattr(compiled, "WORTH", 1)
+    monkeypatch.setattr(compiled, "CACHE_WORTH", 1)
     monkeypatch.setattr(compiling, "compiler", lambda: "a compiler")
     ran: list[Tensor] = []
 
@@ -303,7 +303,7 @@ def test_attention_that_has_no_loops_is_not_tried(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(tuning, "loops_are_faster", lambda _: pytest.fail("tried"))
     q, cache = torch.randn(1, 2, 1, 32), torch.randn(1, 2, 300, 32)  # small
     tuning.tune_attention(lambda: attend(q, cache, cache, impl="grouped", causal=True))
-    monkeypatch.setattr(compiled, "WORTH", 1)
+    monkeypatch.setattr(compiled, "CACHE_WORTH", 1)
     with as_usual():
         tuning.tune_attention(lambda: attend(q, cache, cache, impl="grouped", causal=True))
     assert not grouped.CHOSEN
