@@ -38,11 +38,11 @@ def repeated(call: Call, count: int) -> Call:
     return several
 
 
-def streaming(dtype: torch.dtype, device: torch.device, *, pool_bytes: int | None = None) -> Beat:
-    """One row times the next SLICE_BYTES of a pool, each time others, by the call that the models take for it."""
+def streaming(dtype: torch.dtype, device: torch.device, *, pool_bytes: int | None = None, slice_bytes: int = SLICE_BYTES) -> Beat:
+    """One row times the next `slice_bytes` of a pool, each time others, by the call that the models take for it."""
     pool_bytes = pool_bytes or POOL_BYTES
-    slice_bytes = min(SLICE_BYTES, pool_bytes)
-    rows = slice_bytes // dtype.itemsize // ROW
+    slice_bytes = min(slice_bytes, pool_bytes)
+    rows = max(1, slice_bytes // dtype.itemsize // ROW)
     pool = random_tensor((pool_bytes // slice_bytes, rows, ROW), dtype, device)
     vector = random_tensor((1, ROW), dtype, device)
     return Beat(call=product(vector, list(pool)), amount=rows * ROW * dtype.itemsize)

@@ -65,7 +65,7 @@ def calibrate(setting: Setting | None = None, plan: Plan | None = None, *, versi
     setting, start = setting or Setting(), time.perf_counter()
     plan = plan or standard_plan(setting)
     widest = max(dtype.itemsize for dtype in plan.dtypes)
-    pools_bytes = (1 + len(plan.dtypes)) * plan.pool_bytes + plan.beat_bytes
+    pools_bytes = (1 + len(plan.dtypes)) * plan.pool_bytes + len(plan.dtypes) * plan.beat_bytes
     require_memory(pools_bytes + 3 * max(plan.sizes) * widest // 2, setting.device, what="the calibration")
     found = streams(setting, plan)
     best = found[0]  # smaller sizes stay in the cache
@@ -73,17 +73,18 @@ def calibrate(setting: Setting | None = None, plan: Plan | None = None, *, versi
         dtype: Meter.of(dtype, setting.device, pool_bytes=plan.beat_bytes, start=plan.careful, usual=plan.stopping) for dtype in plan.dtypes
     }
     pools = {dtype: random_tensor((plan.pool_bytes // dtype.itemsize,), dtype, setting.device) for dtype in plan.dtypes}
-    drive = driving_out(setting.device, sorted(plan.between)[len(plan.between) // 2], pool_bytes=plan.beat_bytes)
+    between = sorted(plan.between)[len(plan.between) // 2]
+    drives = {dtype: driving_out(plan, meter, between) for dtype, meter in meters.items()}
     visits: list[Product | Attended] = []
     for turn in range(plan.rounds):
         setting.tell(f"round {turn + 1} of {plan.rounds}")
         ends = start + plan.visits_s if turn else math.inf
         for dtype, meter in meters.items():
             visits += in_time(products(plan, meter, pools[dtype], again=turn > 0), ends)
-            visits += in_time(attentions(plan, meter, pools[dtype], drive, again=turn > 0), ends)
+            visits += in_time(attentions(plan, meter, pools[dtype], drives[dtype], again=turn > 0), ends)
     lines, attended = middle(visits, Product), middle(visits, Attended)
     pools.clear()
-    del drive
+    drives.clear()
     gc.collect()
     setting.tell("operators around them")
     bare = Calibration(

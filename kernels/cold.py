@@ -1,7 +1,7 @@
 """What runs between a large model's products, measured as it runs there: with Python's own data driven out of the processor's caches.
 
 Weights that are read once drive out everything else, and what follows, a norm or the call of a kernel, takes several times as long as
-alone. So something else is read before each call that is measured here, and its time is left out. An accelerator has caches of its
+alone. So something else is multiplied before each call that is measured here, and its time is left out. An accelerator has caches of its
 own, and does not wait for Python's.
 """
 
@@ -11,28 +11,27 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from ..estimators.expected import RUNNING
 from ..estimators.ledger import ledger
 from ..presets.calibration import Overhead
+from .beats import streaming
 from .benchmarks.whole import pass_of, subject
 from .meter import Meter, Pauses
 from .mixers import Scores
 from .model import Model, build_model
 from .modules import Linear
 from .plan import TINIEST, Plan
-from .probes import dtype_name, random_tensor
-from .timing import Call, rotated
+from .probes import dtype_name
+from .timing import Call
 
 
-def driving_out(device: torch.device, size_bytes: int, *, pool_bytes: int) -> Call | None:
-    """Read the next so many bytes of a pool; None where nothing waits for that."""
-    if device.type != "cpu":
+def driving_out(plan: Plan, meter: Meter, size_bytes: int) -> Call | None:
+    """Multiply by the next so many bytes of weights; None where nothing waits for Python's caches."""
+    if meter.device.type != "cpu":
         return None
-    pool = random_tensor((max(1, pool_bytes // size_bytes), size_bytes // 4), torch.float32, device)
-    return rotated(torch.sum, list(pool))
+    return streaming(meter.dtype, meter.device, pool_bytes=plan.beat_bytes, slice_bytes=size_bytes).call
 
 
 def cold(call: Call, drive: Call) -> tuple[Call, Pauses]:
@@ -54,7 +53,7 @@ def overheads(plan: Plan, meter: Meter, norm: Literal["rms", "layer"]) -> Iterat
     spec, work = TINIEST[norm], pass_of("decode", meter.dtype, batch=1, context=16)
     count = sum(row.repeat for row in ledger(spec, work) if row.op in RUNNING)
     for size in plan.between:
-        drive = driving_out(meter.device, size, pool_bytes=plan.beat_bytes)
+        drive = driving_out(plan, meter, size)
         ready = subject(build_model(spec, device=meter.device, dtype=meter.dtype), work)
         pauses = Pauses() if drive is None else cold_between(ready.model, drive)
         found = meter.timed(ready.run, pauses=pauses, stopping=plan.whole)

@@ -83,8 +83,8 @@ def decoder(
 
 WIDE = llama_like("wide", layers=2, width=4096, heads=32, kv_heads=8, head_dim=128, d_ff=11008, vocabulary=16000)
 NARROW = llama_like("narrow", layers=6, width=2048, heads=16, kv_heads=16, head_dim=128, d_ff=4096, vocabulary=32000)
-TINY = llama_like("tiny", layers=6, width=64, heads=4, kv_heads=2, head_dim=16, d_ff=128, vocabulary=64)
-TINIEST: dict[Literal["rms", "layer"], s.ModelSpec] = {"rms": TINY, "layer": gpt_like("tiny", layers=6, width=64, heads=4, vocabulary=64)}
+TINY = llama_like("tiny", layers=12, width=64, heads=4, kv_heads=2, head_dim=16, d_ff=128, vocabulary=64)
+TINIEST: dict[Literal["rms", "layer"], s.ModelSpec] = {"rms": TINY, "layer": gpt_like("tiny", layers=12, width=64, heads=4, vocabulary=64)}
 
 
 def standard_plan(setting: Setting) -> Plan:

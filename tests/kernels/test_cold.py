@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
+from tfm.kernels import beats
+from tfm.kernels.beats import Beat
+from tfm.kernels.benchmarks.setting import Setting
 from tfm.kernels.cold import cold, cold_between, driving_out
+from tfm.kernels.meter import Meter, Tempo
 from tfm.kernels.mixers import Scores
 from tfm.kernels.model import build_model
 from tfm.kernels.modules import Linear
-from tfm.kernels.plan import TINIEST
+from tfm.kernels.plan import TINIEST, standard_plan
+from tfm.kernels.timing import Stopping
 
 CPU = torch.device("cpu")
+TEMPO = Tempo(beat=Beat(call=lambda: None, amount=1.0), seconds=1.0)
 
 
-def test_the_whole_pool_is_read_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[int] = []
-    monkeypatch.setattr(torch, "sum", lambda x: read.append(x.data_ptr()))
-    drive = driving_out(CPU, 1 << 12, pool_bytes=3 << 12)
-    assert drive is not None
-    for _ in range(4):
-        drive()
-    assert [place - read[0] for place in read] == [0, 1 << 12, 2 << 12, 0]
+METER = Meter(device=CPU, dtype=torch.bfloat16, stopping=Stopping(), memory=TEMPO, vector=TEMPO, matrix=TEMPO)
 
 
-def test_accelerators_do_not_wait_for_pythons_caches() -> None:
-    assert driving_out(torch.device("meta"), 1 << 12, pool_bytes=1 << 20) is None
+def test_other_weights_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = replace(standard_plan(Setting(device=CPU)), beat_bytes=3 << 13)
+    monkeypatch.setattr(beats, "product", lambda x, weights: weights)
+    weights: Any = driving_out(plan, METER, 1 << 13)
+    assert [weight.nbytes for weight in weights] == [1 << 13] * 3 and len({weight.data_ptr() for weight in weights}) == 3
+    assert driving_out(plan, replace(METER, device=torch.device("meta")), 1 << 13) is None  # accelerators do not wait for Python's caches
 
 
 def test_only_the_call_itself_counts(monkeypatch: pytest.MonkeyPatch) -> None:
