@@ -40,7 +40,7 @@ from .masks import Rules
 from .meter import MATRIX, STREAMING, Meter
 from .model import build_model
 from .modules import activation_named
-from .plan import TINIEST, Plan, standard_plan
+from .plan import Plan, standard_plan
 from .probes import (
     Bandwidth,
     dtype_name,
@@ -107,7 +107,7 @@ def calibrate(setting: Setting | None = None, plan: Plan | None = None, *, versi
         products=tuple(lines),
         attended=tuple(attended),
         elementwise=tuple(line for dtype, meter in meters.items() for line in elementwise(setting, plan, meter, dtype)),
-        overheads=tuple(line for meter in meters.values() for norm in TINIEST for line in overheads(plan, meter, norm)),
+        overheads=tuple(line for meter in meters.values() for line in overheads(plan, meter)),
         checks=(),
         yards=tuple(meter.yard for meter in meters.values()),
     )
@@ -156,11 +156,11 @@ def streams(setting: Setting, plan: Plan) -> list[Bandwidth]:
 
 
 def products(plan: Plan, meter: Meter, pool: Tensor, *, again: bool) -> Iterator[Product]:
-    """Matrix products by rows, width in and width out; `again`: those alone that wait for memory."""
+    """Matrix products by rows, width in and width out; `again`: those alone of few rows, which take no time."""
     for m, k, n in plan.products:
         size = k * n * pool.itemsize
         matrix = meter.multiplies(size, 2 * m * k * n)
-        if k * n > pool.numel() or (matrix and again):
+        if k * n > pool.numel() or (again and m > tuning.MOST_ROWS):
             continue
         name = dtype_name(pool.dtype)
         matrices = pool[: pool.numel() // (k * n) * k * n].view(-1, n, k)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Literal
 
 from torch import Tensor
 
@@ -46,18 +45,19 @@ def cold(call: Call, drive: Call) -> tuple[Call, Pauses]:
     return run, pauses
 
 
-def overheads(plan: Plan, meter: Meter, norm: Literal["rms", "layer"]) -> Iterator[Overhead]:
+def overheads(plan: Plan, meter: Meter) -> Iterator[Overhead]:
     """What a decode step of a model that is next to nothing takes beside its products and attention, over the rows that run in it: by
-    bytes that are read at each product.
+    bytes that are read at each product, and by kind of model.
     """
-    spec, work = TINIEST[norm], pass_of("decode", meter.dtype, batch=1, context=16)
-    count = sum(row.repeat for row in ledger(spec, work) if row.op in RUNNING)
+    work = pass_of("decode", meter.dtype, batch=1, context=16)
     for size in plan.between:
         drive = driving_out(plan, meter, size)
-        ready = subject(build_model(spec, device=meter.device, dtype=meter.dtype), work)
-        pauses = Pauses() if drive is None else cold_between(ready.model, drive)
-        found = meter.timed(ready.run, pauses=pauses, stopping=plan.whole)
-        yield Overhead(dtype=dtype_name(meter.dtype), seconds_per_row=found.seconds / count, norm=norm, between_bytes=size)
+        for norm, spec in TINIEST.items():
+            ready = subject(build_model(spec, device=meter.device, dtype=meter.dtype), work)
+            pauses = Pauses() if drive is None else cold_between(ready.model, drive)
+            found = meter.timed(ready.run, pauses=pauses, stopping=plan.whole)
+            count = sum(row.repeat for row in ledger(spec, work) if row.op in RUNNING)
+            yield Overhead(dtype=dtype_name(meter.dtype), seconds_per_row=found.seconds / count, norm=norm, between_bytes=size)
 
 
 def cold_between(model: Model, drive: Call) -> Pauses:

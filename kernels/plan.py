@@ -13,7 +13,7 @@ from .benchmarks.setting import Setting
 from .timing import Stopping
 
 POINT = Stopping(min_samples=3, min_seconds=0.04, max_seconds=0.11, target_spread=0.05)
-WHOLE = Stopping(min_samples=3, min_seconds=0.4, max_seconds=1.2, target_spread=0.03)
+WHOLE = Stopping(min_samples=3, min_seconds=0.3, max_seconds=0.7, target_spread=0.03)
 CAREFUL = Stopping(min_samples=7, min_seconds=0.5, max_seconds=3.0, target_spread=0.05)
 
 
@@ -27,7 +27,7 @@ class Plan:
         between: bytes that are read at each product of a model that is next to nothing, the middle one also before attention.
         width, inner: of the elementwise probes over `rows` tokens. checks: (spec, phase, batch, context).
         stopping: of each point. whole: of small models. careful: of the beats at the start, and of the bandwidth that counts as memory's.
-        rounds: visits to every point but large matrix products, far apart: what lasted seconds is then found once, and left out.
+        rounds: visits to every point but matrix products of many rows, far apart: what lasted seconds is then found once, and left out.
         visits_s, checks_s: seconds after the start at which no point is visited again, and no further model is run: a calibration keeps
             to its two minutes where loops have to be compiled first, or the machine is slow.
     """
@@ -48,7 +48,7 @@ class Plan:
     careful: Stopping = CAREFUL
     rounds: int = 2
     visits_s: float = 85.0
-    checks_s: float = 105.0
+    checks_s: float = 110.0
     beat_bytes: int = POOL_BYTES
 
 
