@@ -25,9 +25,9 @@ from tfm.estimators.pace import Pace, paced
 from tfm.kernels import tuning
 from tfm.kernels.attention import kernel_named
 from tfm.kernels.beats import BEATS, computing, repeated, streaming
-from tfm.kernels.calibration import in_turn, over
+from tfm.kernels.calibration import over
 from tfm.kernels.probes import dtype_name, random_tensor
-from tfm.kernels.timing import Call, Stopping, interleave, quiet_watch
+from tfm.kernels.timing import Call, Stopping, interleave, quiet_watch, rotated
 
 CPU, POOL_BYTES = torch.device("cpu"), 1 << 30
 ROWS, SHAPES = (1, 2, 3, 4, 8, 16), ((2048, 2048), (4096, 4096), (11008, 4096), (4096, 11008))
@@ -62,7 +62,8 @@ def points(pool: Tensor) -> Iterator[Point]:
         each = 2 * kv_heads * context * width
         caches = pool[: pool.numel() // each * each].view(-1, 2, 1, kv_heads, context, width)
         q = random_tensor((1, heads, 1, width), pool.dtype, CPU)
-        call = in_turn(partial(over, kernel_named("grouped"), q), caches)
+        attend = torch.inference_mode()(partial(over, kernel_named("grouped"), q))
+        call = rotated(attend, [(keys, values) for keys, values in caches])
         tuning.tune_attention(call, min(len(caches), 8))
         yield Point(kind=f"{name}, attention, {heads // kv_heads} a group", call=call, moved_bytes=each * pool.itemsize)
 
@@ -135,6 +136,8 @@ def main(minutes: float) -> int:
         print(line(kind, states))
     for what, chosen in (("products", False), ("attention", True)):
         every = [state for kind, states in kinds.items() if ("attention" in kind) is chosen for state in states]
+        if not every:
+            continue
         means = [statistics.mean(abs(wrong) for way in errors(every, overlap) for wrong in way) for overlap in OVERLAPS]
         print(f"| {what}, mean error | | | " + " | ".join(f"{mean:.1%}" for mean in means) + " |")
     return 0

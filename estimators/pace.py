@@ -12,7 +12,7 @@ import msgspec
 
 from ..presets.calibration import Yard
 
-PRODUCT_OVERLAP, ATTENTION_OVERLAP = 4.0, 2.5  # see `paced`; from `benchmarks/pace.py`, by either change of the machine
+PRODUCT_OVERLAP, ATTENTION_OVERLAP = 4.0, 2.0  # see `paced`; from `benchmarks/pace.py`, by either change of the machine
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):

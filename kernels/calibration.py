@@ -13,9 +13,9 @@ import gc
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import cycle, product
+from itertools import product
 from typing import TypeVar
 
 import msgspec
@@ -49,7 +49,7 @@ from .probes import (
     random_tensor,
     require_memory,
 )
-from .timing import Call
+from .timing import Call, rotated
 
 FUNCTIONS = ("silu", "gelu", "gelu_tanh", "relu")
 MOST_CACHES = 8  # that attention is tuned on
@@ -169,12 +169,6 @@ def products(plan: Plan, meter: Meter, pool: Tensor, *, again: bool) -> Iterator
         yield Product(dtype=name, m=m, k=k, n=n, seconds=found.seconds, spread=found.spread)
 
 
-def in_turn(call: Callable[[Tensor], object], blocks: Tensor) -> Call:
-    """A call on the next of blocks [count, ...] each time."""
-    turn = cycle(range(len(blocks)))
-    return lambda: call(blocks[next(turn)])
-
-
 def attentions(plan: Plan, meter: Meter, pool: Tensor, drive: Call | None, *, again: bool) -> Iterator[Attended]:
     """Attention of one new token over caches, after `drive`, and of many among themselves (not `again`), by the kernels that models use."""
     for new, points, impl in ((1, plan.steps, "grouped"), (None, () if again else plan.flash, "sdpa")):
@@ -185,24 +179,24 @@ def attentions(plan: Plan, meter: Meter, pool: Tensor, drive: Call | None, *, ag
             tokens = new or context
             name = dtype_name(pool.dtype)
             caches = pool[: pool.numel() // each * each].view(-1, 2, 1, kv_heads, context, width)
-            q, kernel = random_tensor((1, heads, tokens, width), pool.dtype, meter.device), kernel_named(impl)
-            call = in_turn(partial(over, kernel, q), caches)
+            q = random_tensor((1, heads, tokens, width), pool.dtype, meter.device)
+            call = rotated(partial(over, kernel_named(impl), q), [(keys, values) for keys, values in caches])
+            timed = torch.inference_mode()(meter.timed)
             if new == 1:
                 tuning.tune_attention(call, min(len(caches), MOST_CACHES))
                 ready, pauses = (call, None) if drive is None else cold(call, drive)
-                found = meter.timed(ready, by=STREAMING, moved_bytes=each * pool.itemsize, overlap=ATTENTION_OVERLAP, pauses=pauses)
+                found = timed(ready, by=STREAMING, moved_bytes=each * pool.itemsize, overlap=ATTENTION_OVERLAP, pauses=pauses)
             else:
-                found = meter.timed(call, by=MATRIX)
+                found = timed(call, by=MATRIX)
             yield Attended(
                 dtype=name, batch=1, heads=heads, kv_heads=kv_heads, head_dim=width, new=tokens, context=context,
                 seconds=found.seconds, spread=found.spread,
             )  # fmt: skip
 
 
-@torch.inference_mode()
-def over(kernel: Kernel, q: Tensor, kv: Tensor) -> Tensor:
-    """Attention of q [B,N,T,H] over keys and values kv [2,B,K,S,H], causal where there are several queries."""
-    return kernel(q, kv[0], kv[1], Rules(causal=q.shape[2] > 1))
+def over(kernel: Kernel, q: Tensor, cache: tuple[Tensor, Tensor]) -> Tensor:
+    """Attention of q [B,N,T,H] over keys and values [B,K,S,H], causal where there are several queries."""
+    return kernel(q, *cache, Rules(causal=q.shape[2] > 1))
 
 
 def elementwise(setting: Setting, plan: Plan, meter: Meter, dtype: torch.dtype) -> Iterator[Elementwise]:

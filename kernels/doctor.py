@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 
 import torch
 
@@ -22,6 +23,7 @@ from .probes import free_memory_bytes, pick_device
 from .timing import last_level_cache_bytes
 
 BUSY_LOAD = 0.5  # runnable processes a processor, beyond which measurements are not to be trusted
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 PACKAGES = ("torch", "numpy", "transformers", "safetensors", "triton")
 
 
@@ -48,6 +50,7 @@ def examine(device: torch.device | None = None) -> Iterator[Fact]:
     yield Fact(name="sdpa_backends", value=", ".join(sdpa_backends(device)))
     if device.type == "cpu":
         yield compiler_fact()
+        yield pages_fact()
     yield preset_fact(device_title(device))
     yield calibration_fact(device)
 
@@ -112,6 +115,16 @@ def compiler_fact() -> Fact:
     found = compiling.compiler()
     advice = "" if found else "no C++ compiler: decode steps have PyTorch's own calls alone, which are slower on some processors"
     return Fact(name="compiler", value=found, state="ok" if found else "note", advice=advice)
+
+
+def pages_fact(file: Path = HUGE_PAGES) -> Fact:
+    """Whether the system gives huge pages to who asks for them, as PyTorch does here (`THP_MEM_ALLOC_ENABLE`)."""
+    if not file.is_file():
+        return Fact(name="huge_pages", value=None)  # not a Linux that has them
+    chosen = file.read_text().partition("[")[2].partition("]")[0]
+    given = chosen == "always" or (chosen == "madvise" and os.environ.get("THP_MEM_ALLOC_ENABLE") == "1")
+    advice = "" if given else "none: of two equal weights one may be read a tenth slower, by where it lies in memory"
+    return Fact(name="huge_pages", value=chosen, state="ok" if given else "note", advice=advice)
 
 
 def words(text: str) -> set[str]:

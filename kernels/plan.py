@@ -48,7 +48,7 @@ class Plan:
     careful: Stopping = CAREFUL
     rounds: int = 2
     visits_s: float = 85.0
-    checks_s: float = 110.0
+    checks_s: float = 106.0
     beat_bytes: int = POOL_BYTES
 
 
@@ -96,7 +96,7 @@ def standard_plan(setting: Setting) -> Plan:
     many = (256, 512, 1024, 4096) if gpu else (136, 256, 512)  # from 129 rows on a processor has another way to multiply
     products = [(1, *shape) for shape in (*shapes, odd)]
     products += [(m, *shape) for m in (2, 4, 8, 16, 64, 72) for shape in few] + [(m, *odd) for m in (4, 16, 64)]
-    products += [(m, *shape) for m in many for shape in ((2048, 2048), (4096, 8192 if gpu else 4096), odd)]
+    products += [(m, *shape) for m in many for shape in ((2048, 2048), (4096, 8192 if gpu else 4096))] + [(m, *odd) for m in many[:-1]]
     return Plan(
         dtypes=(torch.float32, torch.bfloat16),
         sizes=(setting.probe_bytes, 64 << 20, 8 << 20, 1 << 20),

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import torch
 
-from tfm.kernels.doctor import calibration_fact, examine, load_fact, preset_fact, preset_for
+from tfm.kernels.doctor import calibration_fact, examine, load_fact, pages_fact, preset_fact, preset_for
 from tfm.kernels.machine import machine, processor_name, total_memory_bytes
 from tfm.presets.calibration import SCHEMA, Calibration, calibration_path, save_calibration
 from tfm.presets.device import load_device
@@ -68,6 +68,31 @@ def test_load(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_fact().state == "ok"
     monkeypatch.setattr(os, "getloadavg", lambda: (1e3, 0.0, 0.0))
     assert "busy machine" in load_fact().advice
+
+
+@pytest.mark.parametrize(
+    ("setting", "asked", "value", "state"),
+    [
+        ("[always] madvise never", "0", "always", "ok"),
+        ("always [madvise] never", "1", "madvise", "ok"),
+        ("always [madvise] never", "0", "madvise", "note"),
+        ("always madvise [never]", "1", "never", "note"),
+        (None, "1", None, "ok"),
+    ],
+)
+def test_huge_pages(
+    setting: str | None, asked: str, value: str | None, state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", asked)
+    file = tmp_path / "enabled"
+    if setting is not None:
+        file.write_text(setting + "\n")
+    fact = pages_fact(file)
+    assert (fact.value, fact.state) == (value, state)
+
+
+def test_who_measures_asks_for_huge_pages() -> None:
+    assert os.environ["THP_MEM_ALLOC_ENABLE"] in ("0", "1")  # somebody's own setting, else ours
 
 
 def test_machine(tmp_path: Path) -> None:
