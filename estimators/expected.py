@@ -116,12 +116,13 @@ def basis(measured: Calibration, factor: float) -> str:
 def correction(checks: Iterable[Check], *, phase: str, dtype: str) -> tuple[float, float]:
     """By how much the checks of a phase and format agree that the sum is wrong, and how far they lie from that; (1, 0.1) without any.
 
-    1 where some took longer than predicted and some less: the few there are say no more than that.
+    1 where some took longer than predicted and some less: the few there are say no more than that. And for one alone: it may have been
+    disturbed.
     """
     ratios = [check.measured_s / check.predicted_s for check in checks if (check.phase, check.dtype) == (phase, dtype)]
     if not ratios:
         return 1.0, 0.1
-    agreed = min(max(1.0, min(ratios)), max(ratios))
+    agreed = min(max(1.0, min(ratios)), max(ratios)) if len(ratios) > 1 else 1.0
     return agreed, max(LEAST_MARGIN, *(abs(ratio / agreed - 1) for ratio in ratios))
 
 

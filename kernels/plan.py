@@ -81,8 +81,8 @@ def decoder(
     return s.ModelSpec(name=name, source=("made for the calibration",), stacks=(stack,), heads=(head,))
 
 
-WIDE = llama_like("wide", layers=2, width=4096, heads=32, kv_heads=8, head_dim=128, d_ff=11008, vocabulary=16000)
-NARROW = llama_like("narrow", layers=6, width=2048, heads=16, kv_heads=16, head_dim=128, d_ff=4096, vocabulary=32000)
+WIDE = llama_like("wide", layers=1, width=4096, heads=32, kv_heads=8, head_dim=128, d_ff=11008, vocabulary=16000)
+NARROW = llama_like("narrow", layers=3, width=2048, heads=16, kv_heads=16, head_dim=128, d_ff=4096, vocabulary=32000)
 TINY = llama_like("tiny", layers=12, width=64, heads=4, kv_heads=2, head_dim=16, d_ff=128, vocabulary=64)
 TINIEST: dict[Literal["rms", "layer"], s.ModelSpec] = {"rms": TINY, "layer": gpt_like("tiny", layers=12, width=64, heads=4, vocabulary=64)}
 
@@ -112,7 +112,7 @@ def standard_plan(setting: Setting) -> Plan:
         width=4096,
         inner=11008,
         checks=(
-            (WIDE, "decode", 1, 2048), (WIDE, "prefill", 1, 136), (NARROW, "decode", 1, 512), (NARROW, "prefill", 1, 136),
+            (WIDE, "decode", 1, 2048), (WIDE, "prefill", 1, 136), (NARROW, "prefill", 1, 136), (NARROW, "decode", 1, 512),
             (WIDE, "decode", 4, 1024), (NARROW, "decode", 2, 4096),
         ),
     )  # fmt: skip

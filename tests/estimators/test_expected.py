@@ -137,7 +137,8 @@ def check(phase: Phase, ratio: float, dtype: str = "fp32") -> Check:
     ("checks", "factor", "margin"),
     [
         pytest.param((), 1.0, 0.1, id="none: nothing is corrected, and not much promised"),
-        pytest.param((check("decode", 1.2),), 1.2, 0.03, id="one"),
+        pytest.param((check("decode", 1.2),), 1.0, 0.2, id="one, which agrees with nobody"),
+        pytest.param((check("decode", 1.2), check("decode", 1.2)), 1.2, 0.03, id="two that agree"),
         pytest.param((check("decode", 1.2), check("decode", 1.1), check("decode", 1.5)), 1.1, 1.5 / 1.1 - 1, id="all slower: as all agree"),
         pytest.param((check("decode", 0.8), check("decode", 0.9)), 0.9, 1 - 0.8 / 0.9, id="all faster"),
         pytest.param((check("decode", 0.9), check("decode", 1.3)), 1.0, 0.3, id="they disagree"),
