@@ -48,7 +48,7 @@ class Plan:
     careful: Stopping = CAREFUL
     rounds: int = 2
     visits_s: float = 85.0
-    checks_s: float = 106.0
+    checks_s: float = 109.0
     beat_bytes: int = POOL_BYTES
 
 
