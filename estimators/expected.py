@@ -66,7 +66,7 @@ def expected(spec: ModelSpec, work: Pass, measured: Calibration, pace: Pace | No
     seconds = factor * sum(parts.values())
     return Expected(
         seconds=seconds,
-        low_s=seconds * (1 - margin),
+        low_s=seconds / (1 + margin),
         high_s=seconds * (1 + margin),
         products_s=parts["products"],
         attention_s=parts["attention"],
@@ -114,7 +114,8 @@ def basis(measured: Calibration, factor: float) -> str:
 
 
 def correction(checks: Iterable[Check], *, phase: str, dtype: str) -> tuple[float, float]:
-    """By how much the checks of a phase and format agree that the sum is wrong, and how far they lie from that; (1, 0.1) without any.
+    """By how much the checks of a phase and format agree that the sum is wrong, and how far they lie from that, either way as a factor less
+    one; (1, 0.1) without any.
 
     1 where some took longer than predicted and some less: the few there are say no more than that. And for one alone: it may have been
     disturbed.
@@ -123,7 +124,7 @@ def correction(checks: Iterable[Check], *, phase: str, dtype: str) -> tuple[floa
     if not ratios:
         return 1.0, 0.1
     agreed = min(max(1.0, min(ratios)), max(ratios)) if len(ratios) > 1 else 1.0
-    return agreed, max(LEAST_MARGIN, *(abs(ratio / agreed - 1) for ratio in ratios))
+    return agreed, max(LEAST_MARGIN, *(max(ratio / agreed, agreed / ratio) - 1 for ratio in ratios))
 
 
 def kind(row: Row) -> str:

@@ -75,8 +75,8 @@ class Overhead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     dtype: str
     seconds_per_row: Positive
+    between_bytes: Size
     norm: Literal["rms", "layer"] = "rms"
-    between_bytes: Size = 1
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
