@@ -25,7 +25,8 @@ from torch.nn import functional as F
 from tfm.kernels import compiled, compiling, grouped
 from tfm.kernels.attention import attend, backend_that_ran
 from tfm.kernels.masks import Rules
-from tfm.kernels.probes import GIB, random_tensor, require_memory, streaming_loop
+from tfm.kernels.panels import PANEL, by_panels
+from tfm.kernels.probes import GIB, random_tensor, require_memory
 from tfm.kernels.streams import STREAMS
 from tfm.kernels.timing import Sample, Stopping, buffers_needed, host_watch, in_rotation, interleave, last_level_cache_bytes, paired_ratio
 
@@ -120,7 +121,7 @@ def probes(shape: Shape) -> dict[str, Callable[[Cache], object]]:
         "copy": lambda kv: target.copy_(kv[0]),
     }
     if compiling.gap() is None:
-        plain["loop"] = lambda kv: streaming_loop(vector[None], kv[0].view(-1, 4096))
+        plain["loop"] = lambda kv: by_panels(vector[None], kv[0].view(-1, 4096, PANEL))
     return plain
 
 

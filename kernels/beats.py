@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import torch
 
-from .probes import ROW, SLICE_BYTES, random_tensor
+from .probes import ROW, random_tensor
 from .timing import Call
 from .tuning import product
 
+SLICE_BYTES = 61 << 20  # of a product that streams; quarters a power of two apart would meet in the same banks of memory
 POOL_BYTES = 512 << 20  # of the rotation that a beat's calls step through
 BEATS = 4  # a beat of a benchmark is so many calls, long enough to see what a step sees
 PRODUCT = (256, 1024, 2048)  # m, k, n of the beat of matrix products

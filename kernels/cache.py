@@ -50,11 +50,11 @@ class Ring:
         """
         T = new.shape[2]
         if self.limit is None:
-            self.buffer[:, :, start : start + T] = new
-            return self.buffer[:, :, : start + T]
+            self.buffer.narrow(2, start, T).copy_(new)
+            return self.buffer.narrow(2, 0, start + T)
         if T == 1 and not ordered:
-            self.buffer[:, :, start % self.limit : start % self.limit + 1] = new
-            return self.buffer[:, :, : self.kept(start + 1)]
+            self.buffer.narrow(2, start % self.limit, 1).copy_(new)
+            return self.buffer.narrow(2, 0, self.kept(start + 1))
         seen = torch.cat([self.past(start), new], dim=2)
         kept = min(self.kept(start + T), T)
         slots = torch.arange(start + T - kept, start + T, device=new.device) % self.limit

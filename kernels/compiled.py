@@ -5,7 +5,8 @@ some formats, shapes and makers of processors; elsewhere they repack, run on one
 and compiled (`compiling`), the loops widen a number in a register and add up in fp32, and read several rows at once:
 
 - a product reads the weight's quarters side by side, and uses what it loads for every row of x;
-- scores add up a key for all query heads of a group at once; values are added up token by token in blocks of BLOCK, a whole row a step.
+- scores add up a key for all query heads of a group at once; values are added up token by token, a whole row a step, in blocks of BLOCK
+  tokens where there are too few heads for the threads.
 
 Nothing here is taken unless `tuning` found it faster on the machine at hand; it needs a C++ compiler, and a second or two for each kind
 of loop the first time, which PyTorch keeps on disk. `benchmarks/linear_calls.py` and `benchmarks/decode_attention.py` have the figures.
@@ -25,10 +26,11 @@ from .compiling import REGISTERS, Compiled, Example, compile_loop, gap
 from .listening import Ears
 
 WEIGHT_ROWS = 4  # read side by side
-BLOCK = 128  # tokens whose values are added up in registers
+BLOCK = 256  # tokens whose values are added up in registers, where threads share out a head
 CACHE_LINE = 64  # bytes: so much of a token's values is one sum
 VECTOR = 16  # fp32 numbers of the widest register
 WORTH, CACHE_WORTH = 1 << 20, 1 << 17  # bytes: compiling for smaller weights, or keys of one layer, is not worth the wait
+SHORTEST = 64  # tokens
 READINGS = 2  # of a cache at most: as many query heads a group at once as there are registers for, then the others
 FORMATS = (torch.float32, torch.bfloat16, torch.float16)
 USUAL_WEIGHT = (4084, 2040)  # what loops are traced with: from 4096 on Inductor adds up more carefully than fp32 needs here, and slowly
@@ -118,9 +120,15 @@ def takes_cache(q: Tensor, k: Tensor, v: Tensor) -> bool:
         and is_one_buffer(v)
         and v.shape[3] % (CACHE_LINE // v.itemsize) == 0
         and readings(q, v) <= READINGS
-        and k.shape[2] >= 2 * BLOCK + 2
+        and k.shape[2] >= (2 * BLOCK + 2 if shares_heads(k) else SHORTEST)
         and runs()
     )
+
+
+def shares_heads(k: Tensor) -> bool:
+    """Whether threads have to share out heads of a cache [B,K,S,D], as whole ones are too few for them or leave some idle for long."""
+    heads, threads = k.shape[0] * k.shape[1], torch.get_num_threads()
+    return heads < 2 * threads and heads % threads != 0
 
 
 def readings(q: Tensor, v: Tensor) -> int:
@@ -156,7 +164,7 @@ def in_one_reading(q: Tensor, k: Tensor, v: Tensor, scale: float, softcap: float
     """`attention` of no more rows than there are registers for."""
     (B, K, R, _), threads = q.shape, torch.get_num_threads()
     heads = usual_heads(B * K, threads)
-    loop = compiled_attention(heads, R, k.shape[3], v.shape[3], k.dtype, softcap, threads)
+    loop = compiled_attention(heads, R, k.shape[3], v.shape[3], k.dtype, softcap, BLOCK if shares_heads(k) else None, threads)
     out, logits = loop([(q.flatten(0, 1).float() * scale).contiguous(), k.flatten(0, 1), v.flatten(0, 1)])
     return out.view(B, K, R, -1), logits.view(B, K, R, -1)
 
@@ -174,9 +182,10 @@ def compiled_attention(
     value_width: int,
     dtype: torch.dtype,
     softcap: float | None,
+    block: int | None,
     threads: int,  # noqa: ARG001
 ) -> Compiled:
-    """`attention_loop` for so many rows of one head, a usual number of heads, and contexts of any length from 2 * BLOCK + 2 on."""
+    """`attention_loop` for so many rows of one head, a usual number of heads, and contexts of any length that it takes."""
 
     def cache_of(heads: int, context: int, width: int, more: int) -> Tensor:
         return torch.randn(heads, context + more, width).to(dtype)[:, :context]  # in a larger one, as while a cache is filled
@@ -188,26 +197,30 @@ def compiled_attention(
         (torch.randn(others, rows, key_width), *(cache_of(others, context, width, more) for width in (key_width, value_width)))
         for context, more in ((2 * BLOCK + 2, 0), (3 * BLOCK, 0), (3 * BLOCK + 1, 5), (5 * BLOCK - 1, 1))
     ]
-    loop = partial(attention_loop, softcap=softcap)
+    loop = partial(attention_loop, softcap=softcap, block=block)
     loop.__name__ = attention_loop.__name__  # type: ignore[attr-defined]
     return compile_loop(loop, examples, trials)
 
 
-def attention_loop(q: Tensor, k: Tensor, v: Tensor, *, softcap: float | None) -> tuple[Tensor, Tensor]:
-    """q [h,R,Dk] in fp32, scaled, k [h,S,Dk], v [h,S,Dv] -> weighted values [h,R,Dv] in the format of v, logits [h,R,S] in fp32."""
+def attention_loop(q: Tensor, k: Tensor, v: Tensor, *, softcap: float | None, block: int | None) -> tuple[Tensor, Tensor]:
+    """q [h,R,Dk] in fp32, scaled, k [h,S,Dk], v [h,S,Dv] -> weighted values [h,R,Dv] in the format of v, logits [h,R,S] in fp32.
+
+    `block`: values are added up in blocks of so many tokens and a rest of two or more, S >= 2 block + 2; else all in one.
+    """
     logits = torch.stack([(k.float() * row[:, None]).sum(dim=-1) for row in q.unbind(1)], dim=1)
     if softcap is not None:
         logits = softcap * torch.tanh(logits / softcap)
     weights = (logits - logits.amax(dim=-1, keepdim=True)).exp()
-    blocks = (k.shape[1] - 2) // BLOCK  # leaves two tokens or more: sizes of 0 and 1 would be kinds of their own
-    done = blocks * BLOCK
-    whole = values(weights[..., :done].unflatten(2, (blocks, BLOCK)), v[:, :done].unflatten(1, (blocks, BLOCK))).sum(dim=2)
-    rest = torch.stack([(row.unsqueeze(-1) * v[:, done:].float()).sum(dim=1) for row in weights[..., done:].unbind(1)], dim=1)
-    return ((whole + rest) / weights.sum(dim=-1, keepdim=True)).to(v.dtype), logits
+    blocks = 0 if block is None else (k.shape[1] - 2) // block  # a rest of 0 or 1 would be a kind of its own
+    done = 0 if block is None else blocks * block
+    out = values(weights[..., done:].unsqueeze(2), v[:, done:].unsqueeze(1)).squeeze(2)
+    if block is not None:
+        out = out + values(weights[..., :done].unflatten(2, (blocks, block)), v[:, :done].unflatten(1, (blocks, block))).sum(dim=2)
+    return (out / weights.sum(dim=-1, keepdim=True)).to(v.dtype), logits
 
 
 def values(weights: Tensor, v: Tensor) -> Tensor:
-    """Weights [h,R,n,BLOCK] in fp32, v [h,n,BLOCK,Dv] -> the sums of each block, [h,R,n,Dv] in fp32."""
+    """Weights [h,R,n,t] in fp32, v [h,n,t,Dv] of n blocks of t tokens -> the sums of each block, [h,R,n,Dv] in fp32."""
     pieces = v.split(CACHE_LINE // v.itemsize, dim=3)
     rows = [torch.cat([(row.unsqueeze(-1) * piece.float()).sum(dim=2) for piece in pieces], dim=-1) for row in weights.unbind(1)]
     return torch.stack(rows, dim=1)

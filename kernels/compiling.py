@@ -26,6 +26,7 @@ OPTIONS: dict[str, Any] = {
     "cpp.enable_floating_point_contract_flag": "fast",  # multiply and add in one instruction
     "cpp.max_horizontal_fusion_size": REGISTERS,
     "cpp.vec_isa_ok": True,  # a compiler that knows the processor is believed, not tried out for seconds
+    "size_asserts": False,  # of inputs at every call
     "compile_threads": 1,  # no pool of processes beside a measurement
 }
 NEAR = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 3e-3}  # of a loop's result, and of numbers around 1

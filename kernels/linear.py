@@ -172,29 +172,6 @@ def folded(rows: Tensor, weight: Tensor) -> Tensor:
     return (both[:, 0, 0] + both[:, 1, 1]).t()
 
 
-def reorders(weight: Tensor) -> bool:
-    """Whether oneDNN has kernels for weights in an order of its own: bf16 on a processor with vector instructions for it."""
-    return (
-        weight.device.type == "cpu"
-        and weight.dtype == torch.bfloat16
-        and torch.backends.mkldnn.is_available()
-        and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
-        and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    )
-
-
-def reordered(weight: Tensor, rows: int) -> Tensor:
-    """A weight [O,I] in the order in which oneDNN's kernels want it for so many rows: an opaque tensor of the same shape and bytes."""
-    return torch.ops.mkldnn._reorder_linear_weight(weight.detach(), rows)  # type: ignore[no-any-return]
-
-
-def by_reordered(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x [...,I] times a reordered weight [O,I] transposed, plus bias [O]: [...,O]."""
-    rows = x.reshape(-1, x.shape[-1])
-    out = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
-    return out.view(*x.shape[:-1], out.shape[-1])  # type: ignore[no-any-return]
-
-
 CALLS: dict[str, Call] = {
     "mv": by_vector,
     "linear": F.linear,

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..presets import spec as s
+from . import between
 from .attention import KERNELS
 from .cache import Cross, KeyValue
 from .masks import Rules
@@ -72,14 +73,16 @@ class Run:
         """[T], those of the new tokens."""
         return self.once("positions", lambda: torch.arange(self.start, self.start + self.tokens, device=self.device))  # type: ignore[no-any-return]
 
-    def turn(self, x: Tensor, rope: s.Position | None) -> Tensor:
-        """x [B,N,T,H] turned by its positions, where they are rotary."""
+    def turn(self, x: Tensor, rope: s.Position | None, *, tuned: bool = False) -> Tensor:
+        """x [B,N,T,H] turned by its positions, where they are rotary; `tuned`: by a compiled loop, if it can be."""
         if not isinstance(rope, s.Rope):
             return x
         width = x.shape[-1]
         cos, sin = self.once((rope, width), lambda: self.angles(rope, width))
         if rope.interleaved or cos.shape[-1] != width:
             return rotate(x, cos, sin, interleaved=rope.interleaved)
+        if tuned and self.tokens == 1 and between.takes(x, cos, sin):
+            return between.turned(x, cos, sin)
         # [a cos - b sin, b cos + a sin] of a head's halves a and b, in three operators
         return torch.addcmul(x * cos, x.roll(width // 2, dims=-1), sin)
 
@@ -217,7 +220,7 @@ class Attention(Named):
         elif self.gate_proj is not None:
             gate = self.gate_proj(x).unsqueeze(-1)
         q = self.normed(self.q_norm, q, self.spec.heads)
-        return run.turn(q, self.spec.position), gate
+        return run.turn(q, self.spec.position, tuned=self.tuned), gate
 
     def normed(self, norm: Norm | None, x: Tensor, heads: int) -> Tensor:
         """[B,T,N*H] -> [B,N,T,H], normalised before or after the heads are told apart."""
@@ -238,7 +241,7 @@ class Attention(Named):
                 raise UnsupportedError("a layer reads an earlier layer's cache, but none before it has one with the same mask")
             return run.reusable[kind]
         k, v = self.keys_values(x)
-        k = run.turn(k, self.spec.position)
+        k = run.turn(k, self.spec.position, tuned=self.tuned)
         if isinstance(entry, KeyValue):
             # a bias depends on distance, so it needs the tokens in their order
             ordered = self.spec.position is not None and not isinstance(self.spec.position, s.Rope)

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from ..presets import spec as s
 from ..presets.errors import TfmError
+from . import between
 from .linear import fast_linear
 
 
@@ -43,9 +44,18 @@ Draw = Callable[[Tensor, float, float], None]  # fills a tensor in place: spread
 
 
 class Named(nn.Module):
-    """A module with a name in the ledger's paths: `label`, or its attribute's name where that is None."""
+    """A module with a name in the ledger's paths: `label`, or its attribute's name where that is None.
+
+    `tuned`: `tuning` has made it ready for passes of few rows. What lies between its products may be compiled loops then (`between`), and
+    hooks are not asked for: looking for them is a dozen dictionaries at every call, which the weights drive out of the caches.
+    """
 
     label: str | None = None
+    tuned: bool = False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """`forward`, and the hooks of a module that is not tuned."""
+        return self.forward(*args, **kwargs) if self.tuned else super().__call__(*args, **kwargs)
 
 
 class Leaf(Named):
@@ -78,6 +88,12 @@ class Linear(Leaf):
             draw(self.bias, 0.02, 0.0)
 
 
+def become(linear: Linear, kind: type[Linear]) -> None:
+    """Another kind of linear layer, without the parameter; whoever holds the module goes on holding it."""
+    linear.register_parameter("weight", None)
+    linear.__class__ = kind
+
+
 class Norm(Leaf):
     """LayerNorm (Ba et al. 2016) or RMSNorm (Zhang and Sennrich 2019) over the last dimension.
 
@@ -96,6 +112,8 @@ class Norm(Leaf):
     def forward(self, x: Tensor) -> Tensor:
         """x [..., width] -> the same shape."""
         weight, bias = self.weight, self.bias
+        if self.tuned and self.heads is None and self.spec.type == "rms" and weight is not None and between.takes(x, weight):
+            return between.rms_norm(x, weight, eps=self.spec.eps, offset=float(self.spec.unit_offset))
         if weight is not None and self.spec.unit_offset:
             weight = weight + 1
         if self.heads is None:

@@ -1,6 +1,6 @@
-"""Linear layers whose matrix is stored in another way: int8 and int4 (weight-only), or bf16 in the order of oneDNN's kernels.
+"""Linear layers whose matrix is stored in int8 or int4 (weight-only).
 
-Activations stay as they are. In int8 and int4 bytes halve and quarter; what the clock makes of it is what `tfm bench decode` measures.
+Activations stay as they are. Bytes halve and quarter; what the clock makes of it is what `tfm bench decode` measures.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from ..presets.errors import UnknownNameError, UsageError
-from .linear import by_reordered, reordered
-from .modules import Linear, Table
+from .modules import Linear, Table, become
 from .quantized import INT4_GROUP, Int4Weight, Int8Weight, int4_weight, int8_weight, weight_only_linear
+from .stored import stored_bytes
 
 KINDS: dict[str, Callable[[Tensor], Int8Weight | Int4Weight]] = {"int8": int8_weight, "int4": int4_weight}
 MULTIPLE = 16  # rows a matrix must have a multiple of for the int4 kernel
@@ -30,35 +30,11 @@ class PackedLinear(Linear):
         return y if self.bias is None else y + self.bias
 
 
-def become(linear: Linear, kind: type[Linear]) -> None:
-    """Another kind of linear layer, without the parameter; whoever holds the module goes on holding it."""
-    linear.register_parameter("weight", None)
-    linear.__class__ = kind
-
-
 def pack(linear: Linear, kind: str) -> None:
     """Round the matrix and let go of it."""
     narrow = KINDS[kind](linear.weight)
     become(linear, PackedLinear)
     linear.narrow = narrow  # type: ignore[assignment]
-
-
-class ReorderedLinear(Linear):
-    """x [..., d_in] -> [..., d_out] with a bf16 matrix in the order that oneDNN multiplies by: what a `Linear` becomes, where it stands."""
-
-    stored: Tensor
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x W^T + b."""
-        return by_reordered(x, self.stored, self.bias)
-
-
-@torch.no_grad()
-def reorder(linear: Linear, rows: int) -> None:
-    """Store the matrix in the order for so many rows, and let go of the old one; the numbers stay the same."""
-    stored = reordered(linear.weight, rows)
-    become(linear, ReorderedLinear)
-    linear.stored = stored
 
 
 @torch.no_grad()
@@ -98,8 +74,7 @@ def refuse(model: nn.Module) -> None:
 
 
 def held_bytes(model: nn.Module) -> int:
-    """Bytes of all parameters, buffers, packed and reordered matrices, a shared one once."""
+    """Bytes of all parameters, buffers, packed matrices and those in another order, a shared one once."""
     held = {tensor.data_ptr(): int(tensor.nbytes) for tensor in (*model.parameters(), *model.buffers())}
-    modules = list(model.modules())
-    packed = sum(module.narrow.stored_bytes for module in modules if isinstance(module, PackedLinear))
-    return sum(held.values()) + packed + sum(module.stored.nbytes for module in modules if isinstance(module, ReorderedLinear))
+    packed = sum(module.narrow.stored_bytes for module in model.modules() if isinstance(module, PackedLinear))
+    return sum(held.values()) + packed + stored_bytes(model)

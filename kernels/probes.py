@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from ..presets.errors import UnreadableError
-from . import compiled, compiling
+from . import compiling, panels
 from .linear import USUAL
+from .panels import PANEL
 from .timing import Call, Sample, Stopping, interleave, measure, watch_for
 
 GIB = 1 << 30
 PROBE_BYTES = GIB
 ROW = 4096  # elements a row of the probes' matrix
-SLICE_BYTES = 61 << 20  # of a product that streams; quarters a power of two apart would meet in the same banks of memory
 TILE_BYTES = 16 << 20  # random numbers are drawn once and repeated: drawing a GiB of them takes longer than measuring
 QUICK = Stopping(min_samples=10, min_seconds=0.5, max_seconds=15.0, target_spread=0.05)
 
@@ -94,7 +94,8 @@ def random_tensor(shape: tuple[int, ...], dtype: torch.dtype, device: torch.devi
 def bandwidth_calls(dtype: torch.dtype, device: torch.device, size_bytes: int) -> dict[str, tuple[Call, int]]:
     """The plain probes of one dtype over `size_bytes`: name -> (call, bytes a call moves).
 
-    "loop" is the same product as "mv", compiled, where that is possible: models take it, and nothing may be faster than its bound.
+    "loop" is the product of "mv" with the matrix in panels, compiled, where that is possible: models take it, and nothing may be faster
+    than its bound.
     """
     rows = size_bytes // dtype.itemsize // ROW
     matrix = random_tensor((rows, ROW), dtype, device)
@@ -105,17 +106,11 @@ def bandwidth_calls(dtype: torch.dtype, device: torch.device, size_bytes: int) -
         "mv": (lambda: torch.mv(matrix, vector), size),
         "copy": (lambda: target.copy_(matrix), 2 * size),
     }
-    loop = partial(streaming_loop, vector[None], matrix)
-    if not USUAL.get() and compiled.takes_weight(1, matrix) and compiling.works(loop):
-        calls["loop"] = loop, size
+    if rows % PANEL == 0 and not USUAL.get() and panels.takes(1, matrix):
+        loop = torch.inference_mode()(partial(panels.by_panels, vector[None], matrix.view(-1, ROW, PANEL)))
+        if compiling.works(loop):
+            calls["loop"] = loop, size
     return calls
-
-
-@torch.inference_mode()
-def streaming_loop(row: Tensor, matrix: Tensor) -> None:
-    """One row [1,I] times a matrix [O,I] by the compiled loop, in slices as large as weights are, whose quarters it reads side by side."""
-    for weight in matrix.split(max(1, SLICE_BYTES // matrix.itemsize // matrix.shape[1])):
-        compiled.product(row, weight)
 
 
 def measured_bandwidth(

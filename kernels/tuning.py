@@ -1,16 +1,16 @@
 """Which call for a linear layer is the fastest on this machine: tried once for each shape, on the weights that a model multiplies by.
 
 PyTorch has several calls for one product, and the library behind them treats one processor's maker otherwise than another's: a table
-made on one machine loses half of the bandwidth on the next. What is found holds for the process (`linear.CHOSEN`). bf16 weights may be
-faster in another order altogether (`linear.reordered`): a model's are then stored so. The attention of one token is tried likewise, by
-PyTorch's calls and by loops compiled for it.
+made on one machine loses half of the bandwidth on the next. What is found holds for the process (`linear.CHOSEN`). Weights may be
+faster in another order altogether (`orders`): a model's are then stored so. The attention of one token is tried likewise, by PyTorch's
+calls and by loops compiled for it.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import torch
@@ -24,17 +24,16 @@ from .linear import (
     WEIGHTS,
     Key,
     as_usual,
-    by_reordered,
     fast_linear,
     key_of,
     possible_calls,
-    reordered,
-    reorders,
     usual_call,
 )
-from .modules import Linear
-from .packed import reorder
+from .modules import Linear, Named
+from .orders import ORDERS
+from .panels import PANEL
 from .probes import free_memory_bytes, random_tensor
+from .stored import lay_back, reorder, taking_the_same
 from .timing import (
     Call,
     Sample,
@@ -53,31 +52,63 @@ NEAR = 2.0  # times the fastest, at a first try: what is slower is not tried aga
 GAIN = 1.03  # another call than the usual one has to be so much faster: noise alone changes nothing
 MOST_ROWS = 16  # beyond it the calls come near each other, and trying takes long
 MOST_WEIGHTS = 64
-REORDERED: dict[Key, bool] = {}  # whether another order is faster than any call on the weight as it lies
+TRIED_BYTES = 256 << 20  # of a weight, at most
+ORDERED: dict[Key, str | None] = {}  # which of ORDERS is faster than any call on the weight as it lies, if one is
 
 
 # --- what is multiplied ---------------------------------------------------------------------------------------------------
 
 
 @torch.inference_mode()
-def tune(model: nn.Module, run: Call) -> None:
+def tune(model: nn.Module, run: Call, rows: int) -> None:
     """Run a model once, and make every linear layer in it that saw few rows as fast as it can be here.
 
-    Layers whose weights are faster in another order store them so, and give up the parameter.
+    Layers whose weights are faster in another order store them so, if there is memory for a second copy, and give up the parameter. A
+    table that looks up the same weight keeps it. rows: of x, in most layers.
     """
-    with WEIGHTS.listening() as heard, grouped.READS.listening() as caches:
+    lay_back(model, rows)
+    set_tuned(model, tuned=False)
+    with WEIGHTS.listening() as heard, grouped.READS.listening() as caches, taking_the_same(model) as groups:
         run()
     choose_attention(caches)
-    rows: dict[int, int] = {}
+    movable = {layer.weight.data_ptr() for group in groups for layer in group if has_room_for(layer.weight.nbytes, layer.weight.device)}
+    orders: dict[int, tuple[str, int]] = {}
     while heard:  # and let go of them: a weight that is stored anew must not stay beside it
         key, weights = heard.popitem()
-        if choose(key[0], weights) == "reordered":
-            rows |= dict.fromkeys((weight.data_ptr() for weight in weights), key[0])
+        places = {weight.data_ptr() for weight in weights}
+        chosen = choose(key[0], weights, movable=places <= movable)
+        if chosen in ORDERS:
+            orders |= dict.fromkeys(places, (chosen, key[0]))
         del weights
-    for module in list(model.modules()):
-        if isinstance(module, Linear) and module.weight is not None and module.weight.data_ptr() in rows:
-            reorder(module, rows[module.weight.data_ptr()])
+    for group in groups:
+        store(group, orders)
+    set_tuned(model, tuned=not USUAL.get())
     compiling.works(run)  # what was not compiled for trying, as loops that add a bias, is not to be while something is timed
+
+
+def set_tuned(model: nn.Module, *, tuned: bool) -> None:
+    """Say to all modules of a model whether they are tuned."""
+    for module in model.modules():
+        if isinstance(module, Named):
+            module.tuned = tuned
+
+
+def store(layers: Sequence[Linear], orders: Mapping[int, tuple[str, int]]) -> None:
+    """Store the weights of layers that take the same x in the order of each, (name, rows) by place: as one where they have the same."""
+    together: dict[tuple[str, int], list[Linear]] = {}
+    for layer in layers:
+        if layer.weight.data_ptr() in orders:
+            together.setdefault(orders[layer.weight.data_ptr()], []).append(layer)
+    for (name, rows), same in together.items():
+        size = sum(layer.weight.nbytes for layer in same)
+        for some in [same] if has_room_for(2 * size, same[0].weight.device) else [[layer] for layer in same]:
+            reorder(some, ORDERS[name], rows)
+
+
+def has_room_for(size_bytes: int, device: torch.device) -> bool:
+    """Whether so much can be held besides, and as much again."""
+    free = free_memory_bytes(device)
+    return free is None or 2 * size_bytes <= free
 
 
 @torch.inference_mode()
@@ -92,17 +123,20 @@ def tune_attention(run: Call, times: int = 1) -> None:
 def product(x: Tensor, weights: Sequence[Tensor]) -> Call:
     """x [R,I] times the next of some weights [O,I] at each call, as a tuned model does it."""
     inference = torch.inference_mode()
-    if choose(len(x), weights) != "reordered":
+    chosen = choose(len(x), weights)
+    if chosen not in ORDERS:
         return inference(rotated(partial(fast_linear, x), weights))
-    return inference(rotated(partial(by_reordered, x), [reordered(weight, len(x)) for weight in beyond_cache(weights)]))
+    order = ORDERS[chosen]
+    stored = [order.store(weight, len(x)) for weight in beyond_cache(weights)]
+    return inference(rotated(lambda held: order.product(x, held, None), stored))
 
 
 # --- what is fastest ------------------------------------------------------------------------------------------------------
 
 
 @torch.inference_mode()
-def choose(rows: int, weights: Sequence[Tensor]) -> str | None:
-    """The fastest way for so many rows and weights of one shape, [O,I] each: one of CALLS, or "reordered".
+def choose(rows: int, weights: Sequence[Tensor], *, movable: bool = True) -> str | None:
+    """The fastest way for so many rows and weights of one shape, [O,I] each: one of CALLS, or of ORDERS where the weights are `movable`.
 
     `fast_linear` takes the fastest of CALLS from now on. None where nothing is to be chosen: many rows, no CPU, or `as_usual`.
     """
@@ -110,30 +144,54 @@ def choose(rows: int, weights: Sequence[Tensor]) -> str | None:
     if USUAL.get() or rows > MOST_ROWS or weight.device.type != "cpu":
         return None
     key = key_of(rows, weight)
-    if key not in CHOSEN:
-        CHOSEN[key], REORDERED[key] = fastest(rows, weights)
-    return "reordered" if REORDERED[key] else CHOSEN[key]
+    if key not in CHOSEN or (movable and key not in ORDERED):
+        CHOSEN[key], other = fastest(rows, weights, movable=movable)
+        if movable:
+            ORDERED[key] = other
+    return (ORDERED[key] if movable else None) or CHOSEN[key]
 
 
-def fastest(rows: int, weights: Sequence[Tensor]) -> tuple[str, bool]:
-    """Try the calls in turn: the usual one unless another is clearly faster, and whether another order is clearly faster than that."""
+def fastest(rows: int, weights: Sequence[Tensor], *, movable: bool) -> tuple[str, str | None]:
+    """Try the calls in turn: the usual one unless another is clearly faster, and the order, if any, to store the weights in.
+
+    Where weights may lie in panels they do unless something else is clearly faster: several are then multiplied by at once, and what a
+    slow moment of the machine levels a fast one does not. Loops over weights as they lie are not tried then.
+    """
     x = random_tensor((rows, weights[0].shape[1]), weights[0].dtype, weights[0].device)
     usual, names = usual_call(rows, weights[0]), possible_calls(rows, weights[0])
-    if "compiled" in names and not compiling.works(partial(CALLS["compiled"], x, weights[0])):
+    others = orders_for(x, weights[0]) if movable else []
+    if "compiled" in names and ("panels" in others or not compiling.works(partial(CALLS["compiled"], x, weights[0]))):
         names.remove("compiled")
-    apart = beyond_cache(weights)
+    apart = beyond_cache(pieces(weights))
     watch = quiet_watch()
     once = {name: quickest(watch, call) for name, call in in_rotation({name: partial(CALLS[name], x) for name in names}, apart).items()}
     near = [name for name in names if name == usual or once[name] <= NEAR * min(once.values())]
-    # In the cache, where the one weight that is reordered for it stays, it is faster than from memory: not near even so is not near.
-    other = reorders(weights[0]) and quickest(watch, partial(by_reordered, x, reordered(weights[0], rows))) <= NEAR * min(once.values())
-    pairs = [(weight, reordered(weight, rows) if other else weight) for weight in apart]
-    calls = {name: partial(on_plain, CALLS[name], x) for name in near} | ({"reordered": partial(on_other, x)} if other else {})
-    found = interleave(in_rotation(calls, pairs), watch=watch, stopping=TRYING, warmup=0)
+    calls = in_rotation({name: partial(CALLS[name], x) for name in near}, apart)
+    for name in others:
+        first, product = ORDERS[name].store(apart[0], rows), partial(in_order, name, x)
+        # In the cache, where this one stays, it is faster than from memory: not near even so is not near.
+        if quickest(watch, partial(product, first)) <= NEAR * min(once.values()):
+            calls[name] = rotated(product, [first, *(ORDERS[name].store(weight, rows) for weight in apart[1:])])
+    found = interleave(calls, watch=watch, stopping=TRYING, warmup=1)
     if any(sample.interrupted for sample in found.values()):
         raise KeyboardInterrupt
     winner = clear_winner(usual, {name: found[name] for name in near})
-    return winner, other and clear_winner(winner, {name: found[name] for name in (winner, "reordered")}) == "reordered"
+    usual_order = "panels" if "panels" in found else winner
+    best = clear_winner(usual_order, {name: sample for name, sample in found.items() if name == winner or name in ORDERS})
+    return winner, best if best in ORDERS else None
+
+
+def orders_for(x: Tensor, weight: Tensor) -> list[str]:
+    """Those of ORDERS that can take these rows of x and this weight."""
+    there = [name for name, order in ORDERS.items() if order.takes(len(x), weight)]
+    if "panels" in there and not compiling.works(lambda: in_order("panels", x, ORDERS["panels"].store(weight, len(x)))):
+        there.remove("panels")
+    return there
+
+
+def in_order(name: str, x: Tensor, stored: Tensor) -> Tensor:
+    """The product with a weight that is stored in one of ORDERS."""
+    return ORDERS[name].product(x, stored, None)
 
 
 def choose_attention(caches: Mapping[grouped.Key, Sequence[grouped.Read]]) -> None:
@@ -161,16 +219,6 @@ def through_loops(read: grouped.Read) -> Tensor:
     return grouped.by_loops(*seen, read[3])
 
 
-def on_plain(call: Callable[[Tensor, Tensor], Tensor], x: Tensor, pair: tuple[Tensor, Tensor]) -> Tensor:
-    """A call on a weight as it lies."""
-    return call(x, pair[0])
-
-
-def on_other(x: Tensor, pair: tuple[Tensor, Tensor]) -> Tensor:
-    """The product with the same weight in oneDNN's order."""
-    return by_reordered(x, pair[1])
-
-
 def quickest(watch: Watch, call: Call) -> float:
     """Seconds of the faster of two runs."""
     return min(watch(call, 1) for _ in range(2))
@@ -185,6 +233,15 @@ def clear_winner(usual: str, found: Mapping[str, Sample]) -> str:
     middle = {name: statistics.median(ratios) for name, ratios in longer}
     winner = min(middle, key=lambda name: middle[name])
     return winner if middle[usual] > GAIN * middle[winner] else usual
+
+
+def pieces(weights: Sequence[Tensor]) -> list[Tensor]:
+    """The weights, large ones in equal pieces: what is fastest for one is so for the whole, and takes less time and memory to find."""
+    outputs, inputs = weights[0].shape
+    most = TRIED_BYTES // weights[0].itemsize // inputs // PANEL * PANEL
+    if outputs <= most or not most:
+        return list(weights)
+    return [piece for weight in weights for piece in weight.split(most) if len(piece) == most]
 
 
 def beyond_cache(weights: Sequence[Tensor]) -> list[Tensor]:

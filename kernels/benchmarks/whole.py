@@ -22,6 +22,7 @@ from ..cache import Cache
 from ..inputs import cross_tokens, random_inputs
 from ..model import Model, cut
 from ..probes import dtype_name, free_memory_bytes, require_memory
+from ..stored import lay_back
 from ..timing import Sample
 from ..tuning import MOST_ROWS, tune
 from .setting import Setting
@@ -205,7 +206,7 @@ def subject(model: Model, work: Pass, *, outside: bool = False) -> Subject:
     """A model made ready for a pass: random tokens, a cache full of random numbers up to the new ones.
 
     `outside`: it will run what is not in layers alone, and so needs the states, from one pass. For a pass of few tokens the
-    model's linear layers are tuned: they may lose their parameter to another order of it.
+    model's linear layers are tuned: they may lose their parameter to another order of it, until it is made ready for other passes.
     """
     cache = None
     if model.spec.decodes:
@@ -213,8 +214,11 @@ def subject(model: Model, work: Pass, *, outside: bool = False) -> Subject:
         if work.decoding:
             cache.randomise(work.context - work.new_tokens)
     made = Subject(model=model, inputs=random_inputs(model, work), cache=cache, work=work)
-    if work.phase != "train" and work.batch * work.new_tokens <= MOST_ROWS:
-        tune(model, made.run)
+    rows = work.batch * work.new_tokens
+    if work.phase != "train" and rows <= MOST_ROWS:
+        tune(model, made.run, rows)
+    else:
+        lay_back(model, rows)
     if outside:
         made.states.update({name: states for name, states in made.run().items() if name in {stack.name for stack in model.spec.stacks}})
     return made

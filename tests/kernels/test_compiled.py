@@ -183,7 +183,7 @@ def test_caches_that_have_no_loops() -> None:
         assert not compiled.takes_cache(q, k, v)  # what comes out could not be changed in place
     with torch.inference_mode():
         assert compiled.takes_cache(q, k, v)
-        assert not compiled.takes_cache(q, k[:, :, :200], v[:, :, :200])  # short
+        assert not compiled.takes_cache(q, k[:, :, :60], v[:, :, :60])  # short
         assert not compiled.takes_cache(q, k, v[..., :20])  # no whole lines
         assert not compiled.takes_cache(q.expand(2, 2, 40, 32), k, v)  # more sums than registers
         assert not compiled.takes_cache(q.bfloat16(), k, v)

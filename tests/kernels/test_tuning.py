@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -11,30 +11,29 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tfm.kernels import compiled, compiling, grouped, linear, tuning
+from tfm.kernels import compiled, compiling, grouped, linear, panels, tuning
 from tfm.kernels.attention import attend
 from tfm.kernels.linear import (
     CALLS,
     WEIGHTS,
     as_usual,
-    by_reordered,
     fast_linear,
     key_of,
     possible_calls,
-    reordered,
-    reorders,
     usual_call,
 )
 from tfm.kernels.masks import Rules
 from tfm.kernels.model import build_model
 from tfm.kernels.modules import Linear
-from tfm.kernels.packed import ReorderedLinear, held_bytes, reorder
+from tfm.kernels.orders import ORDERS, Order, by_onednn, in_onednn_order, onednn_takes
+from tfm.kernels.packed import held_bytes
 from tfm.kernels.plan import llama_like
+from tfm.kernels.stored import StoredLinear, reorder
 from tfm.kernels.timing import Call, Sample
 from tfm.kernels.tuning import beyond_cache, choose, clear_winner, fastest, product, tune
 
 SMALL = llama_like("small", layers=2, width=64, heads=4, kv_heads=2, head_dim=16, d_ff=96, vocabulary=80)
-needs_bf16 = pytest.mark.skipif(not reorders(torch.empty(2, 2, dtype=torch.bfloat16)), reason="oneDNN has no bf16 kernels here")
+needs_bf16 = pytest.mark.skipif(not onednn_takes(1, torch.empty(2, 2, dtype=torch.bfloat16)), reason="oneDNN has no bf16 kernels here")
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +42,7 @@ def nothing_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     for table in (linear, tuning):
         monkeypatch.setattr(table, "CHOSEN", {})
     monkeypatch.setattr(tuning, "CHOSEN", linear.CHOSEN)
-    monkeypatch.setattr(tuning, "REORDERED", {})
+    monkeypatch.setattr(tuning, "ORDERED", {})
     monkeypatch.setattr(grouped, "CHOSEN", {})
 
 
@@ -81,7 +80,7 @@ def test_another_order_changes_no_result(shape: tuple[int, ...], biased: bool) -
     (weight,) = weights(50, 34, torch.bfloat16, 1)
     x, bias = torch.randn(*shape, 34, dtype=torch.bfloat16), torch.randn(50, dtype=torch.bfloat16) if biased else None
     want = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
-    got = by_reordered(x, reordered(weight, 1), bias)
+    got = by_onednn(x, in_onednn_order(weight, 1), bias)
     assert got.shape == want.shape and got.dtype == torch.bfloat16
     torch.testing.assert_close(got.double(), want, rtol=0.01, atol=0.02)
 
@@ -100,7 +99,7 @@ class Clock:
 
     def expect(self, names: list[str]) -> None:
         """The calls that are tried first, in this order, and the other order of the weight after them."""
-        self.order = iter([*names, "reordered"])
+        self.order = iter([*names, "onednn"])
 
     def quickest(self, _watch: Any, call: Call) -> float:
         call()
@@ -140,10 +139,10 @@ def test_the_fastest_call(seconds: dict[str, float], chosen: str, monkeypatch: p
 @pytest.mark.parametrize(
     ("seconds", "chosen", "plain"),
     [
-        pytest.param({"reordered": 0.5}, "reordered", "mv", id="faster"),
-        pytest.param({"reordered": 0.5, "linear": 0.7}, "reordered", "linear", id="faster than the fastest call"),
-        pytest.param({"reordered": 0.99}, "mv", "mv", id="hardly"),
-        pytest.param({"reordered": 9.0}, "mv", "mv", id="slower"),
+        pytest.param({"onednn": 0.5}, "onednn", "mv", id="faster"),
+        pytest.param({"onednn": 0.5, "linear": 0.7}, "onednn", "linear", id="faster than the fastest call"),
+        pytest.param({"onednn": 0.99}, "mv", "mv", id="hardly"),
+        pytest.param({"onednn": 9.0}, "mv", "mv", id="slower"),
     ],
 )
 def test_another_order(seconds: dict[str, float], chosen: str, plain: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,15 +157,15 @@ def test_an_interrupt_ends_the_trying(monkeypatch: pytest.MonkeyPatch) -> None:
     cut_short = Sample(times=(1.0,), calls=1, stop="interrupted")
     monkeypatch.setattr(tuning, "interleave", lambda calls, **_: dict.fromkeys(calls, cut_short))
     with pytest.raises(KeyboardInterrupt):
-        fastest(1, weights(48, 32))
+        fastest(1, weights(48, 32), movable=True)
     assert not linear.CHOSEN
 
 
 def test_as_usual_tries_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "fastest", lambda *_: pytest.fail("tried"))
+    monkeypatch.setattr(tuning, "fastest", lambda *_, **__: pytest.fail("tried"))
     with as_usual():
         assert choose(1, weights(48, 32)) is None and not linear.CHOSEN
-    monkeypatch.setattr(tuning, "fastest", lambda *_: ("mm", False))
+    monkeypatch.setattr(tuning, "fastest", lambda *_, **__: ("mm", None))
     assert choose(1, weights(48, 32)) == linear.linear_call(1, weights(48, 32)[0]) == "mm"
     with as_usual():  # nor is anything taken that was found before
         assert linear.linear_call(1, weights(48, 32)[0]) == "mv"
@@ -219,29 +218,33 @@ def test_a_tuned_model_gives_the_same_logits(monkeypatch: pytest.MonkeyPatch) ->
     """Some layers are stored in another order, some take another call: nothing else changes."""
     plain = build_model(SMALL, dtype=torch.bfloat16)
     model, ids = build_model(SMALL, dtype=torch.bfloat16), torch.arange(3).view(1, 3)
-    monkeypatch.setattr(tuning, "fastest", lambda _rows, some: ("linear", some[0].shape[0] != 96))  # all but gate and up
-    tune(model, lambda: model(ids))
+    monkeypatch.setattr(
+        tuning, "fastest", lambda _rows, some, **_: ("linear", "onednn" if some[0].shape[0] != 96 else None)
+    )  # all but gate and up
+    tune(model, lambda: model(ids), 3)
     kinds = [type(module) for module in model.modules() if isinstance(module, Linear)]
-    assert kinds.count(ReorderedLinear) == 2 * 5 + 1 and kinds.count(Linear) == 2 * 2
+    assert kinds.count(StoredLinear) == 2 * 5 + 1 and kinds.count(Linear) == 2 * 2
+    stores = {module.stored for module in model.modules() if isinstance(module, StoredLinear)}
+    assert sorted(len(store.sizes) for store in stores) == [1, 1, 1, 1, 1, 3, 3]  # o and down of two layers, the head; q, k and v as one
     assert held_bytes(model) == held_bytes(plain)
     want, got = plain(ids)["lm_head"].float(), model(ids)["lm_head"].float()
     assert (got - want).norm() < 0.02 * want.norm()
-    tune(model, lambda: model(ids))  # and a second time finds nothing to do
+    tune(model, lambda: model(ids), 3)  # and a second time finds nothing to do
 
 
 @needs_bf16
 def test_a_model_is_never_held_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """One matrix after another gives up its place: a model that fills the memory can be tuned."""
     model, ids = build_model(SMALL, dtype=torch.bfloat16), torch.arange(3).view(1, 3)
-    monkeypatch.setattr(tuning, "fastest", lambda *_: ("linear", True))
+    monkeypatch.setattr(tuning, "fastest", lambda *_, **__: ("linear", "onednn"))
 
-    def watched(module: Linear, rows: int) -> None:
-        before = weakref.ref(module.weight)
-        reorder(module, rows)
-        assert before() is None
+    def watched(layers: Sequence[Linear], order: Order, rows: int) -> None:
+        before = [weakref.ref(layer.weight) for layer in layers]
+        reorder(layers, order, rows)
+        assert not any(weight() for weight in before)
 
     monkeypatch.setattr(tuning, "reorder", watched)
-    tune(model, lambda: model(ids))
+    tune(model, lambda: model(ids), 3)
     assert not any(type(module) is Linear for module in model.modules())
 
 
@@ -253,17 +256,18 @@ def test_a_table_that_is_shared_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 
     model, ids = build_model(shrink(load_model("gpt-2")), dtype=torch.bfloat16), torch.arange(3).view(1, 3)
     want = model(ids)["lm_head"].float()
-    monkeypatch.setattr(tuning, "fastest", lambda *_: ("linear", True))
-    tune(model, lambda: model(ids))
+    monkeypatch.setattr(tuning, "fastest", lambda *_, **__: ("linear", "onednn"))
+    tune(model, lambda: model(ids), 3)
     assert (model(ids)["lm_head"].float() - want).norm() < 0.02 * want.norm()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("other", [False, True], ids=["as it lies", "reordered"])
-def test_a_product_takes_the_next_weight_each_time(dtype: torch.dtype, other: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if other and not reorders(torch.empty(2, 2, dtype=dtype)):
-        pytest.skip("no other order")
-    monkeypatch.setattr(tuning, "fastest", lambda *_: ("linear", other))
+@pytest.mark.parametrize("other", [None, *ORDERS])
+def test_a_product_takes_the_next_weight_each_time(dtype: torch.dtype, other: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(panels, "WORTH", 1)
+    if other and not ORDERS[other].takes(1, torch.empty(48, 32, dtype=dtype)):
+        pytest.skip("no such order")
+    monkeypatch.setattr(tuning, "fastest", lambda *_, **__: ("linear", other))
     monkeypatch.setattr(tuning, "last_level_cache_bytes", lambda: 1)
     x, some = torch.randn(1, 32, dtype=dtype), weights(48, 32, dtype, 3)
     monkeypatch.setattr(tuning, "beyond_cache", list)
