@@ -27,9 +27,9 @@ BEAT_NAMES = {STREAM, COMPUTE, MULTIPLY}
 class Yardstick:
     """What plain probes reached in this run, and the winners to be run again beside what is measured.
 
-    `call` moves `moved_bytes`; `product` multiplies matrices with `product_flops`. `bytes_per_s` and `flops_per_s` are the best
-    seen, `in_turn_bytes_per_s` what `call` reached in the rounds of what was measured last. `memory`, `vector` and `matrix` are the
-    beats that a calibration counts in, `pace` what they reached at this moment.
+    `call` moves `moved_bytes`; `product` multiplies matrices with `product_flops`. `memory`, `vector` and `matrix` are the beats that a
+    calibration counts in, `pace` what they reached at this moment. `bytes_per_s` and `flops_per_s` are the best seen: the memory beat
+    streams as models do, so its rate counts as well. `in_turn_bytes_per_s`: the better of both in the rounds of what was measured last.
     """
 
     bytes_per_s: float
@@ -52,14 +52,16 @@ class Yardstick:
         the machine changes from round to round, medians of the two by themselves are of different rounds.
         """
         rates = {name: amount / samples[name].median_s for name, (_, amount) in self.probes().items() if name in samples}
-        best = rates.get(PROBE, 0.0)
+        best, stream = rates.get(PROBE, 0.0), rates.get(STREAM, 0.0)
+        probe = STREAM if stream > max(self.bytes_per_s, best) else self.probe
         if beside is not None:
             for name in {PROBE, *BEAT_NAMES} & set(rates):
                 rates[name] *= paired_ratio(beside, samples[name]) / (beside.median_s / samples[name].median_s)
         return replace(
             self,
-            bytes_per_s=max(self.bytes_per_s, best),
-            in_turn_bytes_per_s=rates.get(PROBE),
+            bytes_per_s=max(self.bytes_per_s, best, stream),
+            probe=probe,
+            in_turn_bytes_per_s=max((rates[name] for name in (PROBE, STREAM) if name in rates), default=None),
             flops_per_s=max(self.flops_per_s, rates.get(PRODUCT, 0.0)),
             pace=Yard(
                 dtype=self.pace.dtype,
