@@ -72,7 +72,7 @@ def by_panels(x: Tensor, panels: Tensor, bias: Tensor | None = None) -> Tensor:
     loop = compiled_product(len(rows), width, panels.dtype, int(bias is not None), torch.get_num_threads())
     given = [rows.contiguous(), panels]
     if bias is not None:
-        given.append(bias)
+        given.append(bias.view(n, width))
     return loop(given)[0].view(*x.shape[:-1], n * width)
 
 
@@ -89,7 +89,7 @@ def compiled_product(rows: int, width: int, dtype: torch.dtype, biases: int, thr
     """The loop for so many rows, panels of a width, no or one bias, and weights of any size."""
 
     def inputs(draw: Callable[..., Tensor], panels: int, inputs: int) -> list[Tensor]:
-        sizes = ((rows, inputs), (panels, inputs, width), (panels * width,))
+        sizes = ((rows, inputs), (panels, inputs, width), (panels, width))
         return [(draw(size) / inputs**0.5).to(dtype) for size in sizes[: 2 + biases]]
 
     usual = inputs(torch.empty, USUAL_PANELS, USUAL_WIDTH)
@@ -98,13 +98,13 @@ def compiled_product(rows: int, width: int, dtype: torch.dtype, biases: int, thr
 
 
 def loop(rows: Tensor, panels: Tensor) -> tuple[Tensor]:
-    """rows [R,I], panels [n,I,P] -> [R,n P]."""
-    return (sums(rows, panels).flatten(1).to(panels.dtype),)
+    """rows [R,I], panels [n,I,P] -> [R,n,P]."""
+    return (sums(rows, panels).to(panels.dtype),)
 
 
 def biased_loop(rows: Tensor, panels: Tensor, bias: Tensor) -> tuple[Tensor]:
-    """rows [R,I], panels [n,I,P], bias [n P] -> [R,n P]."""
-    return ((sums(rows, panels) + bias.float().view(panels.shape[0], -1)).flatten(1).to(panels.dtype),)
+    """rows [R,I], panels [n,I,P], bias [n,P] -> [R,n,P]."""
+    return ((sums(rows, panels) + bias.float()).to(panels.dtype),)
 
 
 def sums(rows: Tensor, panels: Tensor) -> Tensor:
