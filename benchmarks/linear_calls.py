@@ -4,10 +4,10 @@
     python benchmarks/linear_calls.py --shapes 4096x4096 --rows 1,2,4,8,16,64 --dtype bf16
     python benchmarks/linear_calls.py --shapes 4096x8192,4096x11008,4096x14336,3584x18944 --rows 1,2,8 --dtype bf16 --wall
 
-Each number is the share of the bandwidth that `mv` reaches in fp32 over as many bytes of memory: 1.00 reads the weight as fast as a
-matrix-vector product can. `compiled` is the loop of `kernels/compiled.py`, `by torch.compile` the same through PyTorch's own door, for
-each shape by itself. `packed` is a weight that was packed for oneDNN once. int8 and int4 weights have a half and a quarter of the
-bytes of bf16, so `ms` tells whether they pay.
+Each line begins with the rate of `sum` in fp32 over as many bytes of memory; each call has its own rate, its share of that, and its time.
+`compiled` is the loop of `kernels/compiled.py` over a weight as it lies, `by torch.compile` the same through PyTorch's own door, for each
+shape by itself, `panels` the loop of `kernels/panels.py` over a weight in that order. `packed` is a weight that was packed for oneDNN once.
+int8 and int4 weights have a half and a quarter of the bytes of bf16, so `ms` tells whether they pay.
 All calls of a line are measured in turn, over weights that rotate so that none is still in the last-level cache.
 By default one thread and the processor's time, which another program on the machine hardly disturbs; `--wall` takes the clock and all
 threads.
@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tfm.kernels import compiled
+from tfm.kernels import compiled, panels
 from tfm.kernels.compiling import OPTIONS
 from tfm.kernels.linear import fast_linear, folded, linear_call
 from tfm.kernels.probes import random_tensor
@@ -57,6 +57,11 @@ def plain(outputs: int, inputs: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
 def packed(outputs: int, inputs: int) -> tuple[Tensor, ...]:
     """A bf16 weight in the order of oneDNN's kernels, so that no call repacks it."""
     return (torch.ops.mkldnn._reorder_linear_weight(random_tensor((outputs, inputs), torch.bfloat16, CPU), 1),)
+
+
+def in_panels(outputs: int, inputs: int, dtype: torch.dtype, rows: int) -> tuple[Tensor, ...]:
+    """A weight in panels for so many rows."""
+    return (panels.in_panels(random_tensor((outputs, inputs), dtype, CPU), rows),)
 
 
 def int8(outputs: int, inputs: int) -> tuple[Tensor, ...]:
@@ -96,8 +101,9 @@ def plain_calls(x: Tensor, outputs: int) -> dict[str, Callable[[tuple[Tensor, ..
 
 
 def stored_calls(x: Tensor) -> dict[str, Callable[[tuple[Tensor, ...]], object]]:
-    """Products of bf16 activations with weights that are stored in another way: packed, int8 and int4."""
+    """Products with weights that are stored in another way: in panels, and for bf16 activations packed, int8 and int4."""
     return {
+        "panels": lambda w: panels.by_panels(x, w[0]),
         "packed": lambda w: torch.ops.mkldnn._linear_pointwise(x, w[0], None, "none", [], ""),
         "int8": lambda w: torch._weight_int8pack_mm(x, *w),
         "int4": lambda w: torch._weight_int4pack_mm_for_cpu(x, w[0], GROUP, w[1]),
@@ -105,20 +111,18 @@ def stored_calls(x: Tensor) -> dict[str, Callable[[tuple[Tensor, ...]], object]]
 
 
 def line(rows: int, inputs: int, dtype: torch.dtype, weights: dict[str, Weights], rounds: int, clock: Callable[[], float]) -> str:
-    """One line of the table: the share of fp32 `mv` and the milliseconds of every call."""
+    """One line of the table: rate, share of `sum` and milliseconds of every call."""
     x = random_tensor((rows, inputs), dtype, CPU)
     calls = in_rotation(plain_calls(x, weights["plain"][0][0].shape[0]), weights["plain"])
     calls |= {name: rotated(call, weights[name]) for name, call in stored_calls(x).items() if name in weights}
-    vector = random_tensor((4096,), torch.float32, CPU)
-    calls["probe"] = rotated(lambda w: torch.mv(w[0].view(-1, 4096), vector), weights["probe"])
+    calls["probe"] = rotated(lambda w: w[0].sum(), weights["probe"])
     stopping = Stopping(min_samples=rounds, min_seconds=0, max_seconds=60, target_spread=math.inf)
     with torch.inference_mode():
         found = interleave(calls, clock=clock, watch=host_watch(clock), stopping=stopping, warmup=1)
     best = weights["probe"][0][0].nbytes / found["probe"].median_s
     sizes = {name: sum(part.nbytes for part in weights.get(name, weights["plain"])[0]) for name in calls}
-    cells = [
-        f"{name} {sizes[name] / found[name].median_s / best:.2f} ({1e3 * found[name].median_s:.2f} ms)" for name in calls if name != "probe"
-    ]
+    rates = {name: sizes[name] / sample.median_s for name, sample in found.items() if name != "probe"}
+    cells = [f"{name} {rate / 1e9:.1f} {rate / best:.2f} ({1e3 * found[name].median_s:.2f} ms)" for name, rate in rates.items()]
     return f"{best / 1e9:5.1f} GB/s  " + "  ".join(cells)
 
 
@@ -140,7 +144,7 @@ def main() -> None:
             dtype = DTYPES[name]
             weights = {
                 "plain": repeated(partial(plain, outputs, inputs, dtype)),
-                "probe": repeated(partial(plain, outputs * inputs // 4096, 4096, torch.float32)),
+                "probe": repeated(partial(plain, outputs, inputs * dtype.itemsize // 4, torch.float32)),
             }
             if dtype == torch.bfloat16:
                 weights |= {"packed": repeated(partial(packed, outputs, inputs))}
@@ -148,6 +152,9 @@ def main() -> None:
                 if inputs % GROUP == 0 and outputs % 16 == 0:
                     weights |= {"int4": repeated(partial(int4, outputs, inputs))}
             for rows in (int(count) for count in given.rows.split(",")):
+                weights.pop("panels", None)
+                if panels.takes(rows, weights["plain"][0][0]):
+                    weights |= {"panels": repeated(partial(in_panels, outputs, inputs, dtype, rows))}
                 call = linear_call(rows, weights["plain"][0][0])
                 text = line(rows, inputs, dtype, weights, given.rounds, time.perf_counter if given.wall else time.process_time)
                 print(f"{shape:>11} {name} rows {rows:>3} -> {call:6} {text}", flush=True)

@@ -31,6 +31,7 @@ ACTIVATIONS = {"swish": "silu", "gelu_python": "gelu", "clamped_swiglu": "silu"}
 LEAST_MARGIN = 0.03  # two calibrations of one quiet machine differ by about this much
 RUNNING = frozenset({"linear", "conv", "experts", "attention", "scan", "norm", "activation"})
 Point = tuple[float, float]
+Run = tuple[Row, ...]
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,11 +58,13 @@ def expected(spec: ModelSpec, work: Pass, measured: Calibration, pace: Pace | No
     if not knows(work, measured):
         return None
     rows, pace = [row for row in ledger(spec, work) if row.repeat], pace or Pace()
-    curves = Curves.of(spec, rows, work, measured)
+    runs = running_as_one(rows, joining(measured, work.activation_dtype.name))
+    curves = Curves.of(spec, runs, work, measured)
     parts = {"products": 0.0, "attention": 0.0, "other": 0.0}
-    for row in rows:
-        parts[kind(row)] += row.repeat * curves.paced_seconds(row, work, pace)
-        parts["other"] += row.repeat * curves.around(row) * pace.vector
+    for run in runs:
+        first = run[0]
+        parts[kind(first)] += first.repeat * curves.paced_seconds(run, work, pace)
+        parts["other"] += first.repeat * curves.around(first) * pace.vector
     factor, margin = correction(measured.checks, phase=phase_of(work), dtype=work.activation_dtype.name)
     seconds = factor * sum(parts.values())
     return Expected(
@@ -170,6 +173,15 @@ def product_curves(measured: Calibration, dtype: str, *, aligned: bool) -> dict[
     return {m: averaged(points) for m, points in sorted(found.items())}
 
 
+def joining(measured: Calibration, dtype: str) -> dict[float, bool]:
+    """m -> whether matrices that take the same x are multiplied as one: where most of those measured lay in an order for that."""
+    found: defaultdict[float, list[bool]] = defaultdict(list)
+    for product in measured.products:
+        if product.dtype == dtype and product.n % ALIGNED == 0:
+            found[product.m].append(product.joins)
+    return {m: 2 * sum(joins) > len(joins) for m, joins in sorted(found.items())}
+
+
 def step_curves(attended: Iterable[Attended], width: int) -> dict[float, list[Point]]:
     """Query heads a KV head -> [(cache elements, seconds)] of one new token, for heads of one width."""
     found: defaultdict[float, list[Point]] = defaultdict(list)
@@ -207,11 +219,36 @@ def around_rows(measured: Calibration, dtype: str, norm: str, between: float) ->
     return along(points, between, flat=True) if points else measured.launch_s
 
 
-def between_rows(rows: Iterable[Row], work: Pass) -> float:
+def between_runs(runs: Iterable[Run], work: Pass) -> float:
     """Bytes that a product or an attention reads on average, from weights and cache: so much runs through the caches between others."""
-    reading = [row for row in rows if kind(row) != "other"]
-    read = sum(float(weight_read_bytes(row, work) + moved_bytes(row, work)) for row in reading)
-    return max(1.0, read / max(1, sum(row.repeat for row in reading)))
+    reading = [run for run in runs if kind(run[0]) != "other"]
+    read = sum(float(weight_read_bytes(row, work) + moved_bytes(row, work)) for run in reading for row in run)
+    return max(1.0, read / max(1, sum(run[0].repeat for run in reading)))
+
+
+def running_as_one(rows: Sequence[Row], joins: dict[float, bool]) -> list[Run]:
+    """Rows that run as one: matrices one after another that take the same x, where they are joined; each other by itself."""
+    found: list[Run] = []
+    for row in rows:
+        if found and takes_the_same(found[-1][-1], row) and joins.get(nearest(joins, float(row.dims["m"])), False):
+            found[-1] = (*found[-1], row)
+        else:
+            found.append((row,))
+    return found
+
+
+def takes_the_same(one: Row, other: Row) -> bool:
+    """Whether two rows are matrices of one place for as many rows of as wide an x, and of no odd size."""
+    for row in (one, other):
+        if row.op != "linear" or not row.fetches or row.dims["n"] % ALIGNED:
+            return False
+    first, second = ((row.repeat, row.path.rpartition("/")[0], row.dims["m"], row.dims["k"]) for row in (one, other))
+    return first == second
+
+
+def nearest(known: Iterable[float], x: float) -> float:
+    """That of some numbers which differs least from x as a factor."""
+    return min(known, key=lambda one: abs(math.log(one / x)), default=x)
 
 
 class Curves(msgspec.Struct, frozen=True, kw_only=True):
@@ -234,7 +271,7 @@ class Curves(msgspec.Struct, frozen=True, kw_only=True):
     stream: float
 
     @classmethod
-    def of(cls, spec: ModelSpec, rows: Sequence[Row], work: Pass, measured: Calibration) -> Curves:
+    def of(cls, spec: ModelSpec, runs: Sequence[Run], work: Pass, measured: Calibration) -> Curves:
         """Those of the format that `work` computes in, and of models like this one."""
         name = work.activation_dtype.name
         products, odd = (product_curves(measured, name, aligned=aligned) for aligned in (True, False))
@@ -246,7 +283,7 @@ class Curves(msgspec.Struct, frozen=True, kw_only=True):
             steps={width: step_curves(attended, width) for width in widths},
             flash=averaged((point.new, point.seconds / attention_flops(point)) for point in attended if point.new > 1),
             elements={line.name: line.seconds_per_element for line in measured.elementwise if line.dtype == name},
-            row_s=around_rows(measured, name, norm_of(spec), between_rows(rows, work)),
+            row_s=around_rows(measured, name, norm_of(spec), between_runs(runs, work)),
             bytes_per_s=measured.device.memory_bytes_per_s,
             flops_per_s=measured.device.peak_for(name) or 1.0,
             stream=next((yard.stream_bytes_per_s for yard in measured.yards if yard.dtype == name), measured.device.memory_bytes_per_s),
@@ -272,11 +309,13 @@ class Curves(msgspec.Struct, frozen=True, kw_only=True):
             case _:
                 return float(self.element("add") * row.writes)
 
-    def paced_seconds(self, row: Row, work: Pass, pace: Pace) -> float:
-        """One run of a row at another pace: a matrix product where its FLOPs take longer than its bytes at the device's best."""
-        seconds = self.row_seconds(row, work)
-        moved = float(weight_read_bytes(row, work) + moved_bytes(row, work)) / row.repeat
-        if float(row.flops) * self.bytes_per_s > moved * self.flops_per_s:
+    def paced_seconds(self, run: Run, work: Pass, pace: Pace) -> float:
+        """Rows that run as one, once, at another pace: a matrix product where its FLOPs take longer than its bytes at the device's best."""
+        row = run[0]
+        outputs = sum(one.dims["n"] for one in run) if len(run) > 1 else None
+        seconds = self.row_seconds(row, work) if outputs is None else self.product(row.dims["m"], row.dims["k"], outputs)
+        moved = sum(float(weight_read_bytes(one, work) + moved_bytes(one, work)) / one.repeat for one in run)
+        if sum(float(one.flops) for one in run) * self.bytes_per_s > moved * self.flops_per_s:
             return seconds * pace.matrix
         return paced(seconds, moved / self.stream, pace, ATTENTION_OVERLAP if kind(row) == "attention" else PRODUCT_OVERLAP)
 
@@ -304,8 +343,7 @@ class Curves(msgspec.Struct, frozen=True, kw_only=True):
             width = float(row.dims["H"] + row.dims["Hv"])
             elements = float(row.store.moved) if row.store else B * pairs * width
             group = max(1.0, B * N * pairs * width / elements)
-            nearest = min(self.steps, key=lambda known: abs(math.log(2 * known / width)))
-            return across(self.steps[nearest], group, lambda points: along(points, elements), flat=True)
+            return across(self.steps[int(nearest(self.steps, width / 2))], group, lambda points: along(points, elements), flat=True)
         tokens = max(2.0, row.reads / (B * N * float(row.dims["H"])))
         return float(row.flops) * along(self.flash, tokens, flat=True) if self.flash else 0.0
 

@@ -40,6 +40,7 @@ from .masks import Rules
 from .meter import MATRIX, STREAMING, Meter
 from .model import build_model
 from .modules import activation_named
+from .orders import ORDERS
 from .plan import Plan, standard_plan
 from .probes import (
     Bandwidth,
@@ -53,6 +54,7 @@ from .timing import Call, rotated
 
 FUNCTIONS = ("silu", "gelu", "gelu_tanh", "relu")
 MOST_CACHES = 8  # that attention is tuned on
+CALM = 0.2  # spread of a visit in which the machine did not change
 LONGEST_CHECK_S = 1.5  # a machine on which a check would take longer does without it
 
 
@@ -128,12 +130,13 @@ def in_time(found: Iterable[Found], ends: float) -> Iterator[Found]:
 
 
 def middle(visits: Sequence[Product | Attended], kind: type[Line]) -> list[Line]:
-    """Of several visits to a point the one with the median seconds, of two the faster."""
+    """Of several visits to a point the one with the median seconds, of two the faster; of those that were calm, if any was."""
     points: defaultdict[object, list[Line]] = defaultdict(list)
     for visit in visits:
         if isinstance(visit, kind):
             points[msgspec.structs.replace(visit, seconds=1.0, spread=0.0)].append(visit)
-    return [sorted(found, key=lambda one: one.seconds)[(len(found) - 1) // 2] for found in points.values()]
+    calm = ([one for one in found if one.spread <= CALM] or found for found in points.values())
+    return [sorted(found, key=lambda one: one.seconds)[(len(found) - 1) // 2] for found in calm]
 
 
 def device_of(setting: Setting, best: Bandwidth, lines: Sequence[Product]) -> Device:
@@ -166,7 +169,8 @@ def products(plan: Plan, meter: Meter, pool: Tensor, *, again: bool) -> Iterator
         matrices = pool[: pool.numel() // (k * n) * k * n].view(-1, n, k)
         x = random_tensor((m, k), pool.dtype, meter.device)
         found = meter.timed(tuning.product(x, list(matrices)), by=MATRIX if matrix else STREAMING, moved_bytes=size)
-        yield Product(dtype=name, m=m, k=k, n=n, seconds=found.seconds, spread=found.spread)
+        joins = tuning.choose(m, list(matrices)) in ORDERS
+        yield Product(dtype=name, m=m, k=k, n=n, seconds=found.seconds, spread=found.spread, joins=joins)
 
 
 def attentions(plan: Plan, meter: Meter, pool: Tensor, drive: Call | None, *, again: bool) -> Iterator[Attended]:

@@ -15,7 +15,7 @@ from .device import LOCAL, Device
 from .errors import UnreadableError, UsageError
 from .files import whole_file
 
-SCHEMA = "tfm-calibration/3"
+SCHEMA = "tfm-calibration/4"
 MAX_BYTES = 4 * 2**20
 
 Phase = Literal["decode", "prefill"]
@@ -34,7 +34,10 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Product(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Seconds of [m, k] @ [k, n], the matrix read from memory: the median and how far the samples lie apart."""
+    """Seconds of [m, k] @ [k, n], the matrix read from memory: the median and how far the samples lie apart.
+
+    `joins`: the matrix lay in an order of its own, in which a model has those that take the same x as one.
+    """
 
     dtype: str
     m: Size
@@ -42,6 +45,7 @@ class Product(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     n: Size
     seconds: Positive
     spread: Share
+    joins: bool = False
 
 
 class Attended(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

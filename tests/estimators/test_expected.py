@@ -10,7 +10,17 @@ import msgspec
 import numpy as np
 import pytest
 
-from tfm.estimators.expected import along, around_rows, averaged, between_rows, correction, expected, expected_figures
+from tfm.estimators.expected import (
+    along,
+    around_rows,
+    averaged,
+    between_runs,
+    correction,
+    expected,
+    expected_figures,
+    joining,
+    running_as_one,
+)
 from tfm.estimators.latency import roofline
 from tfm.estimators.ledger import ledger
 from tfm.estimators.pace import ATTENTION_OVERLAP, Pace, paced
@@ -256,12 +266,36 @@ def test_rows_cost_more_between_products_that_read_more() -> None:
     lines = tuple(Overhead(dtype="fp32", seconds_per_row=cost, between_bytes=size) for size, cost in ((1 << 20, 1e-5), (1 << 26, 4e-5)))
     spec, work, measured = load_model("llama-7b"), fp32(phase="decode", context=99), ideal(overheads=lines)
     rows = [row for row in ledger(spec, work) if row.repeat]
-    between = between_rows(rows, work)
+    between = between_runs([(row,) for row in rows], work)
     assert 6.4e9 * 4 < between * sum(row.repeat for row in rows if row.op in ("linear", "attention")) < 7e9 * 4  # weights, and little cache
     assert around_rows(measured, "fp32", "rms", between) == pytest.approx(4e-5)  # more than was measured is as the most
     assert around_rows(measured, "fp32", "rms", 8 << 20) == pytest.approx(2e-5)
     assert around_rows(measured, "fp32", "layer", 1.0) == pytest.approx(1e-5)
     assert around_rows(measured, "bf16", "rms", between) == measured.launch_s
+
+
+def joined(rows: tuple[int, ...]) -> dict[str, object]:
+    """Products of so many rows lay in an order in which several are one; each costs a millisecond besides."""
+    lines = (replace(line, seconds=line.seconds + 1e-3, joins=line.m in rows) for line in ideal().products)
+    return {"products": tuple(lines)}
+
+
+def test_what_takes_the_same_input_is_one_product_where_it_is_joined() -> None:
+    """Queries, keys and values; gate and up. Nothing else, however alike."""
+    spec, work = load_model("llama-7b"), fp32(phase="decode", context=99)
+    rows, together = [row for row in ledger(spec, work) if row.repeat], joining(ideal(**joined((1,))), "fp32")
+    assert together == {1: True, 25: False, 50: False, 100: False, 400: False}
+    names = [[row.path.rpartition("/")[2] for row in run] for run in running_as_one(rows, together) if run[0].op == "linear"]
+    assert names == [["q_proj", "k_proj", "v_proj"], ["o_proj"], ["gate_proj", "up_proj"], ["down_proj"], ["weight"]]
+    assert all(len(run) == 1 for run in running_as_one(rows, {}))
+
+
+@pytest.mark.parametrize(("batch", "saved"), [(1, 32 * 3e-3), (30, 0.0)])
+def test_joined_products_cost_one_call(batch: int, saved: float) -> None:
+    spec, work = load_model("llama-7b"), fp32(phase="decode", batch=batch, context=99)
+    apart, one = (expected(spec, work, ideal(**joined(rows))) for rows in ((), (1,)))
+    assert apart is not None and one is not None
+    assert saved / 2 <= apart.products_s - one.products_s <= saved  # beyond the largest product measured a call costs as its bytes do
 
 
 def test_the_pace_of_a_run() -> None:

@@ -64,7 +64,7 @@ def changed(**fields: Any) -> bytes:
         pytest.param(b"", "truncated", id="empty"),
         pytest.param(b"{}", "missing required field", id="no field"),
         pytest.param(b'{"schema": 3}', "schema", id="wrong type"),
-        pytest.param(changed(schema="tfm-calibration/9"), "expected 'tfm-calibration/3'", id="another schema"),
+        pytest.param(changed(schema="tfm-calibration/9"), "expected 'tfm-calibration/4'", id="another schema"),
         pytest.param(changed(launch_s=-1.0), "launch_s", id="negative time"),
         pytest.param(
             changed(products=[{"dtype": "fp32", "m": 0, "k": 1, "n": 1, "seconds": 1.0, "spread": 0.0}]), "products", id="no rows"
