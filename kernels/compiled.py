@@ -4,7 +4,8 @@ One token uses each number of a weight or a cache once, so memory's rate is the 
 some formats, shapes and makers of processors; elsewhere they repack, run on one thread, or walk one row at a time. Written as sums
 and compiled (`compiling`), the loops widen a number in a register and add up in fp32, and read several rows at once:
 
-- a product reads the weight's quarters side by side, and uses what it loads for every row of x;
+- a product reads the weight's quarters side by side, and uses what it loads for every row of x: for weights that have to lie as they do,
+  in tables and experts (`panels` has the faster loop for others);
 - scores add up a key for all query heads of a group at once; values are added up token by token, a whole row a step, in blocks of BLOCK
   tokens where there are too few heads for the threads.
 

@@ -22,8 +22,8 @@ Long bf16 rows are slower, as x no longer stays in the first-level cache beside 
     folded                  0.86  0.86  0.80  0.81  0.78  0.76  0.94  0.92  0.91  0.88  0.85  0.78
 
 On an AMD EPYC (Zen 4) the same library runs `mv` on one thread, and the order is another: two threads by the clock, one row, weight
-4096 x 4096, share of `sum` in fp32: fp32 mv 0.59, parts 0.98; bf16 mv 0.31, F.linear 0.57, parts 0.60, reordered 0.71. What is compiled
-for the purpose reaches it there (`compiled`).
+4096 x 4096, share of `sum` in fp32: fp32 mv 0.59, parts 0.98; bf16 mv 0.31, F.linear 0.57, parts 0.60, in oneDNN's order 0.71. What is
+compiled for the purpose reaches it there (`panels`, `compiled`).
 """
 
 from __future__ import annotations

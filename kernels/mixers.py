@@ -152,9 +152,15 @@ class Scores(Leaf):
     ) -> Tensor:
         """By the kernel that suits: the whole square on `meta`, the grouped one for a single token, else PyTorch's."""
         T, S = q.shape[2], k.shape[2]
-        rules = Rules(**rules_of(self.mask, T, S), softcap=self.softcap, scale=self.scale, bias=bias, sinks=sinks, padding=padding)
+        rules = run.once((self.mask, self.softcap, self.scale, T, S), lambda: self.rules(T, S))
+        if bias is not None or sinks is not None or padding is not None:
+            rules = replace(rules, bias=bias, sinks=sinks, padding=padding)
         name = run.kernel or ("eager" if q.is_meta else "grouped" if T == 1 else "sdpa")
         return KERNELS[name](q, k, v, rules)
+
+    def rules(self, tokens: int, keys: int) -> Rules:
+        """Which keys so many new tokens attend, and how: the same for all layers of a pass with this mask."""
+        return Rules(**rules_of(self.mask, tokens, keys), softcap=self.softcap, scale=self.scale)
 
 
 def heads_of(x: Tensor, heads: int) -> Tensor:

@@ -154,15 +154,17 @@ def choose(rows: int, weights: Sequence[Tensor], *, movable: bool = True) -> str
 def fastest(rows: int, weights: Sequence[Tensor], *, movable: bool) -> tuple[str, str | None]:
     """Try the calls in turn: the usual one unless another is clearly faster, and the order, if any, to store the weights in.
 
-    Where weights may lie in panels they do unless something else is clearly faster: several are then multiplied by at once, and what a
-    slow moment of the machine levels a fast one does not. Loops over weights as they lie are not tried then.
+    Weights that may lie in panels do, unless something else is clearly faster: several can then be one product, and a slow moment of the
+    machine makes equal what a fast one tells apart. Loops over weights as they lie are not tried then.
     """
     x = random_tensor((rows, weights[0].shape[1]), weights[0].dtype, weights[0].device)
     usual, names = usual_call(rows, weights[0]), possible_calls(rows, weights[0])
-    others = orders_for(x, weights[0]) if movable else []
-    if "compiled" in names and ("panels" in others or not compiling.works(partial(CALLS["compiled"], x, weights[0]))):
-        names.remove("compiled")
     apart = beyond_cache(pieces(weights))
+    others = [name for name, order in ORDERS.items() if movable and order.takes(rows, weights[0])]
+    if "panels" in others and not compiling.works(lambda: in_order("panels", x, ORDERS["panels"].store(apart[0], rows))):
+        others.remove("panels")
+    if "compiled" in names and ("panels" in others or not compiling.works(partial(CALLS["compiled"], x, apart[0]))):
+        names.remove("compiled")
     watch = quiet_watch()
     once = {name: quickest(watch, call) for name, call in in_rotation({name: partial(CALLS[name], x) for name in names}, apart).items()}
     near = [name for name in names if name == usual or once[name] <= NEAR * min(once.values())]
@@ -170,7 +172,7 @@ def fastest(rows: int, weights: Sequence[Tensor], *, movable: bool) -> tuple[str
     for name in others:
         first, product = ORDERS[name].store(apart[0], rows), partial(in_order, name, x)
         # In the cache, where this one stays, it is faster than from memory: not near even so is not near.
-        if quickest(watch, partial(product, first)) <= NEAR * min(once.values()):
+        if name == "panels" or quickest(watch, partial(product, first)) <= NEAR * min(once.values()):
             calls[name] = rotated(product, [first, *(ORDERS[name].store(weight, rows) for weight in apart[1:])])
     found = interleave(calls, watch=watch, stopping=TRYING, warmup=1)
     if any(sample.interrupted for sample in found.values()):
@@ -179,14 +181,6 @@ def fastest(rows: int, weights: Sequence[Tensor], *, movable: bool) -> tuple[str
     usual_order = "panels" if "panels" in found else winner
     best = clear_winner(usual_order, {name: sample for name, sample in found.items() if name == winner or name in ORDERS})
     return winner, best if best in ORDERS else None
-
-
-def orders_for(x: Tensor, weight: Tensor) -> list[str]:
-    """Those of ORDERS that can take these rows of x and this weight."""
-    there = [name for name, order in ORDERS.items() if order.takes(len(x), weight)]
-    if "panels" in there and not compiling.works(lambda: in_order("panels", x, ORDERS["panels"].store(weight, len(x)))):
-        there.remove("panels")
-    return there
 
 
 def in_order(name: str, x: Tensor, stored: Tensor) -> Tensor:
