@@ -81,9 +81,11 @@ def calibrate(setting: Setting | None = None, plan: Plan | None = None, *, versi
     for turn in range(plan.rounds):
         setting.tell(f"round {turn + 1} of {plan.rounds}")
         ends = start + plan.visits_s if turn else math.inf
-        for dtype, meter in meters.items():
-            visits += in_time(products(plan, meter, pools[dtype], again=turn > 0), ends)
-            visits += in_time(attentions(plan, meter, pools[dtype], drives[dtype], again=turn > 0), ends)
+        # few rows first: what multiplies for long heats or tires a machine, and the next short calls are slower
+        for few in (True,) if turn else (True, False):
+            for dtype, meter in meters.items():
+                visits += in_time(products(plan, meter, pools[dtype], few=few), ends)
+                visits += in_time(attentions(plan, meter, pools[dtype], drives[dtype], few=few), ends)
     lines, attended = middle(visits, Product), middle(visits, Attended)
     pools.clear()
     drives.clear()
@@ -158,12 +160,12 @@ def streams(setting: Setting, plan: Plan) -> list[Bandwidth]:
     return found
 
 
-def products(plan: Plan, meter: Meter, pool: Tensor, *, again: bool) -> Iterator[Product]:
-    """Matrix products by rows, width in and width out; `again`: those alone of few rows, which take no time."""
+def products(plan: Plan, meter: Meter, pool: Tensor, *, few: bool) -> Iterator[Product]:
+    """Matrix products by rows, width in and width out: those of few rows, which take no time, or the others."""
     for m, k, n in plan.products:
         size = k * n * pool.itemsize
         matrix = meter.multiplies(size, 2 * m * k * n)
-        if k * n > pool.numel() or (again and m > tuning.MOST_ROWS):
+        if k * n > pool.numel() or (m <= tuning.MOST_ROWS) is not few:
             continue
         name = dtype_name(pool.dtype)
         matrices = pool[: pool.numel() // (k * n) * k * n].view(-1, n, k)
@@ -173,9 +175,9 @@ def products(plan: Plan, meter: Meter, pool: Tensor, *, again: bool) -> Iterator
         yield Product(dtype=name, m=m, k=k, n=n, seconds=found.seconds, spread=found.spread, joins=joins)
 
 
-def attentions(plan: Plan, meter: Meter, pool: Tensor, drive: Call | None, *, again: bool) -> Iterator[Attended]:
-    """Attention of one new token over caches, after `drive`, and of many among themselves (not `again`), by the kernels that models use."""
-    for new, points, impl in ((1, plan.steps, "grouped"), (None, () if again else plan.flash, "sdpa")):
+def attentions(plan: Plan, meter: Meter, pool: Tensor, drive: Call | None, *, few: bool) -> Iterator[Attended]:
+    """Attention of one new token over caches, after `drive` (`few`), or of many among themselves, by the kernels that models use."""
+    for new, points, impl in ((1, plan.steps if few else (), "grouped"), (None, () if few else plan.flash, "sdpa")):
         for heads, kv_heads, width, context in points:
             each = 2 * kv_heads * context * width
             if each > pool.numel():
