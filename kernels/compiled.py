@@ -196,7 +196,13 @@ def compiled_attention(
     others = heads if heads == 1 else 2
     trials = [
         (torch.randn(others, rows, key_width), *(cache_of(others, context, width, more) for width in (key_width, value_width)))
-        for context, more in ((2 * BLOCK + 2, 0), (3 * BLOCK, 0), (3 * BLOCK + 1, 5), (5 * BLOCK - 1, 1))
+        for context, more in (
+            (2 * BLOCK + 2, 0),
+            (3 * BLOCK, 0),
+            (3 * BLOCK + 1, 5),
+            (5 * BLOCK - 1, 1),
+            *(() if block else ((SHORTEST, 3),)),
+        )
     ]
     loop = partial(attention_loop, softcap=softcap, block=block)
     loop.__name__ = attention_loop.__name__  # type: ignore[attr-defined]
@@ -212,10 +218,10 @@ def attention_loop(q: Tensor, k: Tensor, v: Tensor, *, softcap: float | None, bl
     if softcap is not None:
         logits = softcap * torch.tanh(logits / softcap)
     weights = (logits - logits.amax(dim=-1, keepdim=True)).exp()
-    blocks = 0 if block is None else (k.shape[1] - 2) // block  # a rest of 0 or 1 would be a kind of its own
-    done = 0 if block is None else blocks * block
+    blocks = (k.shape[1] - 2) // block if block else 0  # a rest of 0 or 1 would be a kind of its own
+    done = blocks * block if block else 0
     out = values(weights[..., done:].unsqueeze(2), v[:, done:].unsqueeze(1)).squeeze(2)
-    if block is not None:
+    if block:
         out = out + values(weights[..., :done].unflatten(2, (blocks, block)), v[:, :done].unflatten(1, (blocks, block))).sum(dim=2)
     return (out / weights.sum(dim=-1, keepdim=True)).to(v.dtype), logits
 

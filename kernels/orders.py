@@ -18,6 +18,7 @@ class Order:
     """An order: what it is for, how a weight [O,I] is stored in it, and the product with what was stored. The numbers stay the same."""
 
     takes: Callable[[int, Tensor], bool]  # so many rows of x, a weight
+    loops: bool  # its product is compiled, so that it has to be tried; then it is the usual one, which stays unless another is faster
     store: Callable[[Tensor, int], Tensor]  # a weight for products with so many rows: as many bytes
     back: Callable[[Tensor], Tensor]  # what was stored, as the weight lay
     product: Product  # x [...,I], what was stored, bias [O] or None -> [...,O]; any number of rows
@@ -47,6 +48,6 @@ def by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 ORDERS: dict[str, Order] = {
-    "onednn": Order(takes=onednn_takes, store=in_onednn_order, back=torch.Tensor.to_dense, product=by_onednn),
-    "panels": Order(takes=panels.takes, store=panels.in_panels, back=panels.as_it_lay, product=panels.by_panels),
+    "onednn": Order(takes=onednn_takes, loops=False, store=in_onednn_order, back=torch.Tensor.to_dense, product=by_onednn),
+    "panels": Order(takes=panels.takes, loops=True, store=panels.in_panels, back=panels.as_it_lay, product=panels.by_panels),
 }

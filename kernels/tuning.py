@@ -30,7 +30,7 @@ from .linear import (
     usual_call,
 )
 from .modules import Linear, Named
-from .orders import ORDERS
+from .orders import ORDERS, Order
 from .panels import PANEL
 from .probes import free_memory_bytes, random_tensor
 from .stored import lay_back, reorder, taking_the_same
@@ -53,7 +53,8 @@ GAIN = 1.03  # another call than the usual one has to be so much faster: noise a
 MOST_ROWS = 16  # beyond it the calls come near each other, and trying takes long
 MOST_WEIGHTS = 64
 TRIED_BYTES = 256 << 20  # of a weight, at most
-ORDERED: dict[Key, str | None] = {}  # which of ORDERS is faster than any call on the weight as it lies, if one is
+ORDERED: dict[Key, str | None] = {}  # which of ORDERS a weight that may be moved is stored in, if in any
+IMMOVABLE: set[Key] = set()  # tried for weights that have to lie as they do
 
 
 # --- what is multiplied ---------------------------------------------------------------------------------------------------
@@ -83,7 +84,9 @@ def tune(model: nn.Module, run: Call, rows: int) -> None:
     for group in groups:
         store(group, orders)
     set_tuned(model, tuned=not USUAL.get())
-    compiling.works(run)  # what was not compiled for trying, as loops that add a bias, is not to be while something is timed
+    if not compiling.works(run):  # compiles what was not for trying, as loops that add a bias: not while something is timed
+        lay_back(model, 0)
+        set_tuned(model, tuned=False)
 
 
 def set_tuned(model: nn.Module, *, tuned: bool) -> None:
@@ -144,26 +147,27 @@ def choose(rows: int, weights: Sequence[Tensor], *, movable: bool = True) -> str
     if USUAL.get() or rows > MOST_ROWS or weight.device.type != "cpu":
         return None
     key = key_of(rows, weight)
-    if key not in CHOSEN or (movable and key not in ORDERED):
-        CHOSEN[key], other = fastest(rows, weights, movable=movable)
-        if movable:
-            ORDERED[key] = other
+    if movable and key not in ORDERED:
+        call, ORDERED[key] = fastest(rows, weights, movable=True)
+        CHOSEN.setdefault(key, call)
+    elif not movable and key not in IMMOVABLE:  # more was tried for those: their call holds for all that lie so
+        CHOSEN[key], _ = fastest(rows, weights, movable=False)
+        IMMOVABLE.add(key)
     return (ORDERED[key] if movable else None) or CHOSEN[key]
 
 
 def fastest(rows: int, weights: Sequence[Tensor], *, movable: bool) -> tuple[str, str | None]:
     """Try the calls in turn: the usual one unless another is clearly faster, and the order, if any, to store the weights in.
 
-    Weights that may lie in panels do, unless something else is clearly faster: several can then be one product, and a slow moment of the
-    machine makes equal what a fast one tells apart. Loops over weights as they lie are not tried then.
+    Weights that may lie in an order with loops do, unless something else is clearly faster: several can then be one product, and a slow
+    moment of the machine makes equal what a fast one tells apart. Loops over weights as they lie are not tried then.
     """
     x = random_tensor((rows, weights[0].shape[1]), weights[0].dtype, weights[0].device)
     usual, names = usual_call(rows, weights[0]), possible_calls(rows, weights[0])
     apart = beyond_cache(pieces(weights))
-    others = [name for name, order in ORDERS.items() if movable and order.takes(rows, weights[0])]
-    if "panels" in others and not compiling.works(lambda: in_order("panels", x, ORDERS["panels"].store(apart[0], rows))):
-        others.remove("panels")
-    if "compiled" in names and ("panels" in others or not compiling.works(partial(CALLS["compiled"], x, apart[0]))):
+    others = orders_for(x, weights[0], apart[0]) if movable else []
+    looped = [name for name in others if ORDERS[name].loops]
+    if "compiled" in names and (looped or not compiling.works(partial(CALLS["compiled"], x, apart[0]))):
         names.remove("compiled")
     watch = quiet_watch()
     once = {name: quickest(watch, call) for name, call in in_rotation({name: partial(CALLS[name], x) for name in names}, apart).items()}
@@ -172,15 +176,25 @@ def fastest(rows: int, weights: Sequence[Tensor], *, movable: bool) -> tuple[str
     for name in others:
         first, product = ORDERS[name].store(apart[0], rows), partial(in_order, name, x)
         # In the cache, where this one stays, it is faster than from memory: not near even so is not near.
-        if name == "panels" or quickest(watch, partial(product, first)) <= NEAR * min(once.values()):
+        if name in looped or quickest(watch, partial(product, first)) <= NEAR * min(once.values()):
             calls[name] = rotated(product, [first, *(ORDERS[name].store(weight, rows) for weight in apart[1:])])
     found = interleave(calls, watch=watch, stopping=TRYING, warmup=1)
     if any(sample.interrupted for sample in found.values()):
         raise KeyboardInterrupt
     winner = clear_winner(usual, {name: found[name] for name in near})
-    usual_order = "panels" if "panels" in found else winner
-    best = clear_winner(usual_order, {name: sample for name, sample in found.items() if name == winner or name in ORDERS})
+    best = clear_winner(
+        looped[0] if looped else winner, {name: sample for name, sample in found.items() if name == winner or name in ORDERS}
+    )
     return winner, best if best in ORDERS else None
+
+
+def orders_for(x: Tensor, weight: Tensor, piece: Tensor) -> list[str]:
+    """Those of ORDERS that can take these rows of x and this weight; loops are compiled for it, over a piece."""
+
+    def multiplies(order: Order) -> bool:
+        return not order.loops or compiling.works(lambda: order.product(x, order.store(piece, len(x)), None))
+
+    return [name for name, order in ORDERS.items() if order.takes(len(x), weight) and multiplies(order)]
 
 
 def in_order(name: str, x: Tensor, stored: Tensor) -> Tensor:

@@ -10,11 +10,11 @@ import torch
 from tfm.estimators.expected import expected
 from tfm.kernels.benchmarks.setting import Setting
 from tfm.kernels.benchmarks.whole import pass_of
-from tfm.kernels.calibration import calibrate, in_time
+from tfm.kernels.calibration import calibrate, in_time, middle
 from tfm.kernels.machine import machine
 from tfm.kernels.plan import Plan, llama_like, standard_plan
 from tfm.kernels.timing import Stopping
-from tfm.presets.calibration import load_calibration, save_calibration
+from tfm.presets.calibration import Product, load_calibration, save_calibration
 
 CPU = torch.device("cpu")
 SMALL = llama_like("small", layers=2, width=64, heads=4, kv_heads=2, head_dim=16, d_ff=96, vocabulary=80)
@@ -79,3 +79,17 @@ def test_the_standard_plan_measures_both_sides_of_what_it_will_be_asked() -> Non
     assert {heads // kv for heads, kv, _, _ in plan.steps} == {1, 4, 8}
     assert max(plan.sizes) == plan.sizes[0] >= 2**30
     assert {phase for _, phase, _, _ in plan.checks} == {"decode", "prefill"}
+
+
+@pytest.mark.parametrize(
+    ("visits", "taken"),
+    [
+        pytest.param([(2.0, 0.01), (1.0, 0.02)], 1.0, id="of two the faster"),
+        pytest.param([(2.0, 0.01), (1.0, 0.49)], 2.0, id="the calm one"),
+        pytest.param([(2.0, 0.6), (1.0, 0.49)], 1.0, id="none was calm"),
+        pytest.param([(2.0, 0.01), (1.0, 0.01), (3.0, 0.01)], 2.0, id="the middle one"),
+    ],
+)
+def test_of_several_visits_one_counts(visits: list[tuple[float, float]], taken: float) -> None:
+    lines = [Product(dtype="fp32", m=1, k=2, n=3, seconds=seconds, spread=spread) for seconds, spread in visits]
+    assert [line.seconds for line in middle(lines, Product)] == [taken]

@@ -19,6 +19,7 @@ SMALL = llama_like("small", layers=2, width=64, heads=4, kv_heads=2, head_dim=16
 # An order that needs neither compiler nor kind of processor: rows backwards, so that a mistake shows.
 BACKWARDS = Order(
     takes=lambda _rows, _weight: True,
+    loops=False,
     store=lambda weight, _rows: weight.flip(1),
     back=lambda stored: stored.flip(1),
     product=lambda x, stored, bias: nn.functional.linear(x.flip(-1), stored, bias),
@@ -58,7 +59,7 @@ def test_they_are_multiplied_once() -> None:
         counted.append(x)
         return BACKWARDS.product(x, stored, bias)
 
-    order = Order(takes=BACKWARDS.takes, store=BACKWARDS.store, back=BACKWARDS.back, product=product)
+    order = Order(takes=BACKWARDS.takes, loops=False, store=BACKWARDS.store, back=BACKWARDS.back, product=product)
     some, x = layers(8, 16), torch.randn(1, 24)
     reorder(list(some), order, 1)  # type: ignore[arg-type]
     some[0](x), some[1](x)

@@ -43,6 +43,7 @@ def nothing_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(table, "CHOSEN", {})
     monkeypatch.setattr(tuning, "CHOSEN", linear.CHOSEN)
     monkeypatch.setattr(tuning, "ORDERED", {})
+    monkeypatch.setattr(tuning, "IMMOVABLE", set())
     monkeypatch.setattr(grouped, "CHOSEN", {})
 
 
@@ -151,6 +152,67 @@ def test_another_order(seconds: dict[str, float], chosen: str, plain: str, monke
     clock.expect(possible_calls(1, some[0]))
     assert choose(1, some) == chosen
     assert linear.linear_call(1, some[0]) == plain  # what lies as it did
+
+
+def test_weights_that_have_to_lie_as_they_do_have_a_call_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An expert may have the shape of a layer: whichever is tried first, it gets the best for weights as they lie."""
+    some = weights(48, 32)
+    tried: list[bool] = []
+
+    def fastest(_rows: int, _weights: Sequence[Tensor], *, movable: bool) -> tuple[str, str | None]:
+        tried.append(movable)
+        return ("mv", "panels") if movable else ("parts", None)
+
+    monkeypatch.setattr(tuning, "fastest", fastest)
+    for order in ((True, False), (False, True)):
+        for table in (linear.CHOSEN, tuning.ORDERED, tuning.IMMOVABLE):
+            table.clear()
+        assert [choose(1, some, movable=movable) for movable in (*order, *order)] == 2 * ["panels" if one else "parts" for one in order]
+        assert linear.linear_call(1, some[0]) == "parts"
+    assert tried == [True, False, False, True]
+
+
+@pytest.mark.skipif(compiling.compiler() is None, reason="no C++ compiler")
+def test_what_does_not_compile_after_all_is_laid_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop that was tried had no bias."""
+    monkeypatch.setattr(panels, "WORTH", 1)
+    monkeypatch.setattr(compiling, "_broken", [])
+    monkeypatch.setattr(tuning, "fastest", lambda *_, **__: ("linear", "panels"))
+    model, ids = build_model(SMALL), torch.arange(1).view(1, 1)
+    want = model(ids)["lm_head"]
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("no such instruction")
+
+    monkeypatch.setattr(panels, "compiled_product", broken)
+    tune(model, lambda: model(ids), 1)
+    assert "no such instruction" in str(compiling.gap())
+    assert not any(isinstance(module, StoredLinear) or getattr(module, "tuned", False) for module in model.modules())
+    with torch.inference_mode():
+        torch.testing.assert_close(model(ids)["lm_head"], want)
+
+
+@pytest.mark.skipif(compiling.compiler() is None, reason="no C++ compiler")
+def test_panels_are_found_by_trying(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No call on the weight as it lies is given up for them unless they were really run; in an order with loops others are not tried."""
+    monkeypatch.setattr(panels, "WORTH", 1)
+    monkeypatch.setattr(compiled, "WORTH", 1)
+    monkeypatch.setattr(compiling, "_broken", [])
+    clock = {**dict.fromkeys(("mv", "linear", "mm", "narrow", "slices", "parts", "compiled", "onednn"), 1.0), "panels": 1.02}
+    monkeypatch.setattr(tuning, "quickest", lambda _watch, call: 1.0)
+    seen: list[set[str]] = []
+
+    def interleave(calls: dict[str, Call], **_: Any) -> dict[str, Sample]:
+        seen.append(set(calls))
+        return {name: Sample(times=(clock[name],) * 3, calls=1, stop="spread") for name in calls}
+
+    monkeypatch.setattr(tuning, "interleave", interleave)
+    assert fastest(1, weights(64, 32), movable=True) == ("mv", "panels")  # hardly slower: they stay
+    clock["panels"] = 1.5
+    assert fastest(1, weights(64, 32), movable=True) == ("mv", None)
+    assert fastest(1, weights(64, 32), movable=False) == ("mv", None)
+    assert ["panels" in names for names in seen] == [True, True, False]
+    assert ["compiled" in names for names in seen] == [False, False, True]
 
 
 def test_an_interrupt_ends_the_trying(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -155,6 +155,9 @@ def test_the_yardstick_keeps_its_best() -> None:
     assert yard.seen({PROBE: after(4.0)}).bytes_per_s == 25.0
     pace = yard.seen({STREAM: after(10.0), COMPUTE: after(4.0), MULTIPLY: after(2.0)}).pace
     assert (pace.stream_bytes_per_s, pace.vector_elements_per_s, pace.matrix_flops_per_s) == (2.0, 5.0, 10.0)  # that of now
+    streamed = yard.seen({PROBE: after(5.0), STREAM: after(0.5)})  # the beat streams as models do: the faster of both counts
+    assert (streamed.bytes_per_s, streamed.probe, streamed.in_turn_bytes_per_s) == (40.0, STREAM, 40.0)
+    assert yard.seen({PROBE: after(2.0), STREAM: after(0.5)}).probe == "mv"
     paced = yard.seen({STREAM: after(10.0), MULTIPLY: after(2.0)})
     assert (paced.bytes_per_s, paced.flops_per_s) == (10.0, 5.0)  # and the best stays
 

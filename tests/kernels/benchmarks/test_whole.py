@@ -8,11 +8,15 @@ import pytest
 import torch
 
 from tfm.estimators.memory import memory
+from tfm.kernels import compiling, linear, tuning
 from tfm.kernels.benchmarks import whole
 from tfm.kernels.benchmarks.setting import Setting
 from tfm.kernels.benchmarks.whole import Scale, depth, layers_for, needed_bytes, pass_of, scale_of, subject
 from tfm.kernels.benchmarks.yardstick import measured_device
 from tfm.kernels.model import build_model, cut
+from tfm.kernels.orders import ORDERS, Order
+from tfm.kernels.shrink import shrink
+from tfm.kernels.stored import StoredLinear
 from tfm.kernels.timing import Sample
 from tfm.presets.device import Device
 from tfm.presets.errors import UnreadableError, UsageError
@@ -110,3 +114,24 @@ def test_a_subject_runs_its_pass_again_and_again(model: str, phase: str) -> None
     for name, value in first.items():
         assert torch.equal(value, second[name])
     assert [list(value.shape) for value in ready.outside()] == [list(first[head.name].shape) for head in spec.heads]
+
+
+def test_a_model_is_made_ready_for_each_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a matrix was stored for one row for is not taken for three, and nothing is stored for many."""
+    backwards = Order(
+        takes=lambda _rows, _weight: True, loops=False, store=lambda weight, _rows: weight.flip(1), back=lambda stored: stored.flip(1),
+        product=lambda x, stored, bias: torch.nn.functional.linear(x.flip(-1), stored, bias),
+    )  # fmt: skip
+    monkeypatch.setitem(ORDERS, "backwards", backwards)
+    monkeypatch.setattr(tuning, "fastest", lambda *_, **__: ("linear", "backwards"))
+    monkeypatch.setattr(linear, "CHOSEN", {})
+    monkeypatch.setattr(tuning, "CHOSEN", linear.CHOSEN)
+    monkeypatch.setattr(tuning, "ORDERED", {})
+    monkeypatch.setattr(compiling, "_broken", [])
+    model = build_model(shrink(load_model("llama-7b")), dtype=torch.float32)
+    plain = {name: weight.clone() for name, weight in model.named_parameters()}
+    for batch, stored in ((1, {1}), (3, {3}), (tuning.MOST_ROWS + 1, set())):
+        subject(model, pass_of("decode", torch.float32, batch=batch, context=8))
+        assert {module.stored.rows for module in model.modules() if isinstance(module, StoredLinear)} == stored
+    after = dict(model.named_parameters())
+    assert set(after) == set(plain) and all(torch.equal(after[name], weight) for name, weight in plain.items())
