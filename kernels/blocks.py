@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +50,16 @@ MIXERS: dict[type[s.Data], Callable[[Any, int, Make], Named]] = {
 POINTWISE: dict[type[s.Data], Callable[[Any, int, Make], Named]] = {s.FeedForward: FeedForward, s.MoE: MoE, s.Chain: Chain}
 
 
+class Chained(Protocol):
+    """A sublayer as one call, for what it takes (`chained`)."""
+
+    def takes(self, x: Tensor, run: Run, entry: Entry | None) -> bool:
+        """Whether x [B,T,D] is what it is for, now."""
+
+    def __call__(self, x: Tensor, run: Run, entry: Entry | None) -> Tensor:
+        """What the sublayer gives."""
+
+
 class Sublayer(Named):
     """One residual branch: x + f(norm(x)), or norm(x + f(x))."""
 
@@ -66,6 +76,7 @@ class Sublayer(Named):
         self.output_norm = Norm(spec.output_norm, spec.output_norm.width or width, make) if spec.output_norm else None
         self.residual_norm = Norm(spec.residual_norm, spec.residual_norm.width or width, make) if spec.residual_norm else None
         self.scales = nn.ModuleList(layer_scale(leaf, width, make) for leaf in spec.extra)
+        self.chain: Chained | None = None
 
     def branch(self, x: Tensor, run: Run, entry: Entry | None) -> Tensor:
         """x, already normed -> what is added to the residual."""
@@ -80,6 +91,8 @@ class Sublayer(Named):
         """x [B,T,D] -> [B,T,D]."""
         if self.source is not None and self.source in run.absent:
             return x
+        if self.chain is not None and self.chain.takes(x, run, entry):
+            return self.chain(x, run, entry)
         x = x + self.branch(x if self.norm is None else self.norm(x), run, entry)
         return x if self.residual_norm is None else self.residual_norm(x)
 

@@ -78,13 +78,17 @@ class Run:
         if not isinstance(rope, s.Rope):
             return x
         width = x.shape[-1]
-        cos, sin = self.once((rope, width), lambda: self.angles(rope, width))
+        cos, sin = self.angles_of(rope, width)
         if rope.interleaved or cos.shape[-1] != width:
             return rotate(x, cos, sin, interleaved=rope.interleaved)
         if tuned and self.tokens == 1 and between.takes(x, cos, sin):
             return between.turned(x, cos, sin)
         # [a cos - b sin, b cos + a sin] of a head's halves a and b, in three operators
         return torch.addcmul(x * cos, x.roll(width // 2, dims=-1), sin)
+
+    def angles_of(self, rope: s.Rope, width: int) -> tuple[Tensor, Tensor]:
+        """`angles`, made once."""
+        return self.once((rope, width), lambda: self.angles(rope, width))  # type: ignore[no-any-return]
 
     def angles(self, rope: s.Rope, width: int) -> tuple[Tensor, Tensor]:
         """cos and sin [T,R/2]; of whole heads in halves [T,H], each angle twice and the first half's sines negative."""

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from . import compiling, grouped
+from .chained import chain, unchain
 from .linear import (
     CALLS,
     CHOSEN,
@@ -50,6 +51,7 @@ from .timing import (
 TRYING = Stopping(min_samples=7, min_seconds=0.0, max_seconds=0.15, target_spread=math.inf)
 NEAR = 2.0  # times the fastest, at a first try: what is slower is not tried again
 GAIN = 1.03  # another call than the usual one has to be so much faster: noise alone changes nothing
+LOOPS_GAIN = 1.1  # likewise where weights may lie in panels: several are then one product, and what lies between needs no call
 MOST_ROWS = 16  # beyond it the calls come near each other, and trying takes long
 MOST_WEIGHTS = 64
 TRIED_BYTES = 256 << 20  # of a weight, at most
@@ -67,8 +69,7 @@ def tune(model: nn.Module, run: Call, rows: int) -> None:
     Layers whose weights are faster in another order store them so, if there is memory for a second copy, and give up the parameter. A
     table that looks up the same weight keeps it. rows: of x, in most layers.
     """
-    lay_back(model, rows)
-    set_tuned(model, tuned=False)
+    untune(model, rows)
     with WEIGHTS.listening() as heard, grouped.READS.listening() as caches, taking_the_same(model) as groups:
         run()
     choose_attention(caches)
@@ -84,9 +85,16 @@ def tune(model: nn.Module, run: Call, rows: int) -> None:
     for group in groups:
         store(group, orders)
     set_tuned(model, tuned=not USUAL.get())
+    chain(model, rows)
     if not compiling.works(run):  # compiles what was not for trying, as loops that add a bias: not while something is timed
-        lay_back(model, 0)
-        set_tuned(model, tuned=False)
+        untune(model, 0)
+
+
+def untune(model: nn.Module, rows: int) -> None:
+    """A model runs as it is described; matrices that are stored for so many rows stay so."""
+    unchain(model)
+    lay_back(model, rows)
+    set_tuned(model, tuned=False)
 
 
 def set_tuned(model: nn.Module, *, tuned: bool) -> None:
@@ -183,7 +191,9 @@ def fastest(rows: int, weights: Sequence[Tensor], *, movable: bool) -> tuple[str
         raise KeyboardInterrupt
     winner = clear_winner(usual, {name: found[name] for name in near})
     best = clear_winner(
-        looped[0] if looped else winner, {name: sample for name, sample in found.items() if name == winner or name in ORDERS}
+        looped[0] if looped else winner,
+        {name: sample for name, sample in found.items() if name == winner or name in ORDERS},
+        LOOPS_GAIN if looped else GAIN,
     )
     return winner, best if best in ORDERS else None
 
@@ -232,15 +242,15 @@ def quickest(watch: Watch, call: Call) -> float:
     return min(watch(call, 1) for _ in range(2))
 
 
-def clear_winner(usual: str, found: Mapping[str, Sample]) -> str:
-    """The fastest if it is faster than the usual one by GAIN, else that one: by the median over rounds of how many times longer than the
+def clear_winner(usual: str, found: Mapping[str, Sample], gain: float = GAIN) -> str:
+    """The fastest if it is faster than the usual one by `gain`, else that one: by the median over rounds of how many times longer than the
     fastest of its round each took. The machine may be another in the next round, and one sample the luckiest of all.
     """
     rounds = list(zip(*(sample.times for sample in found.values()), strict=False))
     longer = zip(found, zip(*([time / min(times) for time in times] for times in rounds), strict=True), strict=True)
     middle = {name: statistics.median(ratios) for name, ratios in longer}
     winner = min(middle, key=lambda name: middle[name])
-    return winner if middle[usual] > GAIN * middle[winner] else usual
+    return winner if middle[usual] > gain * middle[winner] else usual
 
 
 def pieces(weights: Sequence[Tensor]) -> list[Tensor]:

@@ -22,9 +22,8 @@ from ..cache import Cache
 from ..inputs import cross_tokens, random_inputs
 from ..model import Model, cut
 from ..probes import dtype_name, free_memory_bytes, require_memory
-from ..stored import lay_back
 from ..timing import Sample
-from ..tuning import MOST_ROWS, tune
+from ..tuning import MOST_ROWS, tune, untune
 from .setting import Setting
 
 AUTO_STEP_S = 0.25  # `auto` takes so many layers that one pass of them lasts about this long
@@ -218,7 +217,7 @@ def subject(model: Model, work: Pass, *, outside: bool = False) -> Subject:
     if work.phase != "train" and rows <= MOST_ROWS:
         tune(model, made.run, rows)
     else:
-        lay_back(model, rows)
+        untune(model, rows)
     if outside:
         made.states.update({name: states for name, states in made.run().items() if name in {stack.name for stack in model.spec.stacks}})
     return made
