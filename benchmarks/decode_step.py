@@ -4,6 +4,7 @@ python benchmarks/decode_step.py            the table, and some layers against a
 python benchmarks/decode_step.py pairs      only some layers against all of them, step by step in turn
 python benchmarks/decode_step.py narrow     int8 and int4 weights beside bf16
 python benchmarks/decode_step.py tuned      models tuned (`kernels.tuning`) and by the usual calls, step by step in turn
+python benchmarks/decode_step.py chains     tuned models with sublayers as one call (`kernels.chained`) and as modules, step by step in turn
 python benchmarks/decode_step.py folded     long bf16 rows folded (`kernels.linear`) and not, step by step in turn
 
 Weights are random, which changes no time. What does not fit the memory takes as many layers as do, and says so.
@@ -25,6 +26,7 @@ from tfm.kernels.benchmarks.record import Record
 from tfm.kernels.benchmarks.setting import Setting
 from tfm.kernels.benchmarks.whole import pass_of, scale_of, subject
 from tfm.kernels.benchmarks.yardstick import measured_device
+from tfm.kernels.blocks import Sublayer
 from tfm.kernels.linear import as_usual
 from tfm.kernels.machine import machine
 from tfm.kernels.model import build_model, cut
@@ -130,6 +132,27 @@ def tuning(model: str, dtype: torch.dtype, context: int, layers: int) -> str:
     return f"| {model} | {dtype_name(dtype)} | {context} | {layers} | {' | '.join(times)} | {samples['tuned'].samples} | {gain:.2f} |"
 
 
+@torch.inference_mode()
+def chaining(model: str, dtype: torch.dtype, context: int, layers: int) -> str:
+    """A step whose sublayers are one call each and one of the same model through its modules, in turn: a line."""
+    spec = cut(load_model(model), layers)
+    ready = subject(build_model(spec, dtype=dtype), pass_of("decode", dtype, batch=1, context=context))
+    chains = {sub: sub.chain for sub in ready.model.modules() if isinstance(sub, Sublayer)}
+
+    def step(*, chained: bool) -> None:
+        for sub, made in chains.items():
+            sub.chain = made if chained else None
+        ready.run()
+
+    calls = {"modules": partial(step, chained=False), "chains": partial(step, chained=True)}
+    samples = interleave(calls, watch=watch_for(SETTING.device), stopping=SETTING.stopping)
+    times = [f"{1e3 * samples[name].median_s:.1f}" for name in calls]
+    gain = paired_ratio(samples["modules"], samples["chains"])
+    share = f"{sum(made is not None for made in chains.values())} of {len(chains)}"
+    cells = (model, dtype_name(dtype), context, layers, share, *times, samples["chains"].samples, f"{gain:.3f}")
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
 HEAD = (
     "| model | parameters | weights | ctx | layers | median (ms) | p20 to p80 | samples | GB | GB/s | of (GB/s) | share | in turn | ran |"
 )
@@ -151,6 +174,13 @@ def main(what: str) -> int:
         print("| model | ctx | layers | folded (ms) | as they are (ms) | samples | as they are takes |\n|:--|--:|--:|--:|--:|--:|--:|")
         for asked in FOLDED:
             print(folding(*asked), flush=True)
+        return 0
+    if what == "chains":
+        print("| model | weights | ctx | layers | sublayers in one call | as modules (ms) | as chains (ms) | samples | modules / chains |")
+        print("|:--|:--|--:|--:|:--|--:|--:|--:|--:|")
+        for case in TUNED:
+            print(chaining(*case), flush=True)
+            gc.collect()
         return 0
     if what == "tuned":
         print("| model | weights | ctx | layers | usual calls (ms) | tuned (ms) | samples | usual / tuned |")

@@ -61,9 +61,19 @@ def compiled_norm(rows: int, dtype: torch.dtype, eps: float, offset: float, thre
 
 
 def norm_loop(x: Tensor, weight: Tensor, *, eps: float, offset: float) -> tuple[Tensor]:
-    """x [R,D], weight [D] -> [R,D], computed in fp32."""
-    wide, scale = x.float(), weight.float() + offset
-    return ((wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps) * scale).to(x.dtype),)
+    """x [R,D], weight [D] -> [R,D]."""
+    return (normed(x, weight, centred=False, eps=eps, offset=offset),)
+
+
+def normed(x: Tensor, *vectors: Tensor, centred: bool, eps: float, offset: float) -> Tensor:
+    """RMSNorm, or (`centred`) LayerNorm, of x [...,D], computed in fp32, times a weight [D] and `offset`, plus a bias [D], if given."""
+    wide = x.float()
+    if centred:
+        wide = wide - wide.mean(dim=-1, keepdim=True)
+    wide = wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps)
+    if vectors:
+        wide = wide * (vectors[0].float() + offset)
+    return (wide + vectors[1].float() if len(vectors) > 1 else wide).to(x.dtype)
 
 
 @cache
@@ -79,6 +89,11 @@ def compiled_turning(rows: int, width: int, dtype: torch.dtype, threads: int) ->
 
 def turning_loop(x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor]:
     """x [R,H], cos and sin [1,H] -> [R,H]."""
+    return (turn(x, cos, sin),)
+
+
+def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x [...,H] turned by angles [1,H], each twice and the first half's sines negative (RoPE, arXiv:2104.09864)."""
     half = x.shape[-1] // 2
-    swapped = torch.cat([x[:, half:], x[:, :half]], dim=-1)
-    return ((x.float() * cos.float() + swapped.float() * sin.float()).to(x.dtype),)
+    swapped = torch.cat([x[..., half:], x[..., :half]], dim=-1)
+    return (x.float() * cos.float() + swapped.float() * sin.float()).to(x.dtype)

@@ -12,7 +12,7 @@ from ..presets import spec as s
 from . import grouped
 from .blocks import Layer, Sublayer
 from .cache import Entry, KeyValue
-from .compiled import CACHE_LINE, LOOPS, SHORTEST, VECTOR
+from .compiled import CACHE_LINE, LOOPS, SHORTEST, VECTOR, shares_heads
 from .compiling import REGISTERS
 from .feed_forward import FeedForward
 from .mixers import Attention, Run
@@ -44,7 +44,7 @@ class Chain:
     def __call__(self, x: Tensor, run: Run, entry: Entry | None) -> Tensor:
         """x [B,T,D] -> [B,T,D]."""
         loop = compiled_chain(self.steps, self.rows, self.dtype, torch.get_num_threads())
-        return loop([x.view(self.rows, -1), *self.live(run, entry), *self.held])[0].view(x.shape)
+        return loop([x.reshape(self.rows, -1).contiguous(), *self.live(run, entry), *self.held])[0].view(x.shape)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -57,18 +57,12 @@ class AttentionChain(Chain):
         """Whether loops were found the faster way to read this cache, and the new token sees all of it."""
         if not (x.shape[1] == 1 and super().takes(x, run, entry) and isinstance(entry, KeyValue)):
             return False
-        buffer, S = entry.keys.buffer, entry.keys.kept(run.start + 1)
-        key = (
-            (*buffer.shape[:2], self.spec.heads // buffer.shape[1]),
-            S.bit_length(),
-            buffer.shape[3],
-            buffer.dtype,
-            torch.get_num_threads(),
-        )
+        buffer, S = entry.values.buffer, entry.keys.kept(run.start + 1)
+        heads = (*buffer.shape[:2], self.spec.heads // buffer.shape[1])
         return (
             S >= SHORTEST
             and buffer.dtype == self.dtype
-            and grouped.CHOSEN.get(key, False)
+            and grouped.CHOSEN.get(grouped.key_for(heads, S, buffer.shape[3], buffer.dtype), False)
             and (entry.keys.limit is not None or isinstance(self.spec.mask, s.Causal))
             and not run.padding
             and run.kernel is None
@@ -78,9 +72,8 @@ class AttentionChain(Chain):
         """Buffers, how far the new token's place and what is seen reach, and the angles."""
         assert isinstance(entry, KeyValue)
         keys, limit = entry.keys, entry.keys.limit
-        place, seen = run.once(
-            ("reach", limit), lambda: [torch.empty(n) for n in ((run.start % limit if limit else run.start) + 1, keys.kept(run.start + 1))]
-        )
+        slot = run.start % limit if limit else run.start
+        place, seen = run.once(("reach", limit), lambda: [torch.empty(n) for n in (slot + 1, keys.kept(run.start + 1))])
         turning = run.angles_of(self.spec.position, self.spec.head_dim) if isinstance(self.spec.position, s.Rope) else ()
         return (keys.buffer, entry.values.buffer, place, seen, *turning)
 
@@ -174,10 +167,14 @@ def is_common(spec: s.Attention) -> bool:
 
 
 def has_loop(spec: s.Attention, rows: int, weight: Tensor) -> bool:
-    """Whether the loop of `compiled` reads such a cache once, by whole heads: there are several for each thread."""
+    """Whether the loop of `compiled` reads such a cache once, by whole heads."""
     sums = spec.heads // spec.kv_heads * spec.head_dim
-    whole = spec.kv_heads > 1 and rows * spec.kv_heads >= 2 * torch.get_num_threads()
-    return whole and sums <= VECTOR * REGISTERS and spec.head_dim % (CACHE_LINE // weight.itemsize) == 0
+    return (
+        spec.kv_heads > 1
+        and not shares_heads(rows * spec.kv_heads)
+        and sums <= VECTOR * REGISTERS
+        and spec.head_dim % (CACHE_LINE // weight.itemsize) == 0
+    )
 
 
 def linked(links: Sequence[Link]) -> tuple[Steps, tuple[Tensor, ...]]:

@@ -121,14 +121,14 @@ def takes_cache(q: Tensor, k: Tensor, v: Tensor) -> bool:
         and is_one_buffer(v)
         and v.shape[3] % (CACHE_LINE // v.itemsize) == 0
         and readings(q, v) <= READINGS
-        and k.shape[2] >= (2 * BLOCK + 2 if shares_heads(k) else SHORTEST)
+        and k.shape[2] >= (2 * BLOCK + 2 if shares_heads(k.shape[0] * k.shape[1]) else SHORTEST)
         and runs()
     )
 
 
-def shares_heads(k: Tensor) -> bool:
-    """Whether threads have to share out heads of a cache [B,K,S,D], as whole ones are too few for them or leave some idle for long."""
-    heads, threads = k.shape[0] * k.shape[1], torch.get_num_threads()
+def shares_heads(heads: int) -> bool:
+    """Whether threads have to share out so many heads of a cache, as whole ones are too few for them or leave some idle for long."""
+    threads = torch.get_num_threads()
     return heads < 2 * threads and heads % threads != 0
 
 
@@ -165,7 +165,7 @@ def in_one_reading(q: Tensor, k: Tensor, v: Tensor, scale: float, softcap: float
     """`attention` of no more rows than there are registers for."""
     (B, K, R, _), threads = q.shape, torch.get_num_threads()
     heads = usual_heads(B * K, threads)
-    loop = compiled_attention(heads, R, k.shape[3], v.shape[3], k.dtype, softcap, BLOCK if shares_heads(k) else None, threads)
+    loop = compiled_attention(heads, R, k.shape[3], v.shape[3], k.dtype, softcap, BLOCK if shares_heads(B * K) else None, threads)
     out, logits = loop([(q.flatten(0, 1).float() * scale).contiguous(), k.flatten(0, 1), v.flatten(0, 1)])
     return out.view(B, K, R, -1), logits.view(B, K, R, -1)
 

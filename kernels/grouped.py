@@ -88,7 +88,12 @@ def one_token(q: Tensor, k: Tensor, v: Tensor, rules: Rules) -> tuple[Tensor, Te
 
 def key_of(q: Tensor, k: Tensor, v: Tensor) -> Key:
     """What the faster way depends on: heads and rows, the context's order of magnitude, the width, the format and the threads."""
-    return tuple(q.shape[:3]), k.shape[2].bit_length(), v.shape[3], k.dtype, torch.get_num_threads()
+    return key_for(tuple(q.shape[:3]), k.shape[2], v.shape[3], k.dtype)
+
+
+def key_for(heads: tuple[int, ...], context: int, width: int, dtype: torch.dtype) -> Key:
+    """The same by sizes: sequences, KV heads and rows; tokens that are seen; width of a value."""
+    return heads, context.bit_length(), width, dtype, torch.get_num_threads()
 
 
 def takes_loops(q: Tensor, k: Tensor, v: Tensor) -> bool:

@@ -4,8 +4,8 @@ Between the products of a model lie dozens of operators, each of which takes mic
 and Python's data out of the caches; so does the call of a loop. In a model of 1.5 B parameters that is a tenth of a step. A chain is the
 steps of a sublayer as one loop after another in one call: a feed-forward network, or attention of one token with its cache.
 
-Taken by models that `tuning` has stored in panels, for the rows they are stored for, in inference mode. Numbers that PyTorch's operators
-round to the narrow format between two steps may stay in fp32. `benchmarks/chains.py` has what is gained.
+Taken by models that `tuning` has stored in panels, for the rows they are stored for, in inference mode (`chained`). Numbers that
+PyTorch's operators round to the narrow format between two steps may stay in fp32. `benchmarks/decode_step.py chains` has what is gained.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ..presets import spec as s
 from . import compiled, panels
+from .between import normed, turn
 from .compiling import Compiled, compile_loop, realized
 from .modules import activation_named, gated_product
 
@@ -75,18 +76,12 @@ class Normed(Step):
     offset: float
 
     def __call__(self, h: Tensor, state: State) -> Tensor:
-        """h [R,D] -> [R,D], computed in fp32."""
+        """h [R,D] -> [R,D]."""
         return self.of(h, [next(state.held) for _ in range(s.NORM_VECTORS[self.kind])])
 
     def of(self, h: Tensor, vectors: list[Tensor]) -> Tensor:
         """h [...,D] with as many vectors [D] as its kind has."""
-        wide = h.float()
-        if not self.kind.startswith("rms"):
-            wide = wide - wide.mean(dim=-1, keepdim=True)
-        wide = wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + self.eps)
-        if vectors:
-            wide = wide * (vectors[0].float() + self.offset)
-        return (wide + vectors[1].float() if len(vectors) > 1 else wide).to(h.dtype)
+        return normed(h, *vectors, centred=not self.kind.startswith("rms"), eps=self.eps, offset=self.offset)
 
     def held(self, width: int, sizes: Sizes) -> list[Shape]:
         """Its vectors."""
@@ -199,13 +194,6 @@ class Attended(Step):
     def out(self, width: int, sizes: Sizes) -> int:
         """Width of what it gives."""
         return width // (self.group + 2) * self.group
-
-
-def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x [R,N,H] turned by angles [1,H], each twice and the first half's sines negative (RoPE, arXiv:2104.09864)."""
-    half = x.shape[-1] // 2
-    swapped = torch.cat([x[..., half:], x[..., :half]], dim=-1)
-    return (x.float() * cos.float() + swapped.float() * sin.float()).to(x.dtype)
 
 
 # --- one call ---------------------------------------------------------------------------------------------------------------

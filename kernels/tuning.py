@@ -186,16 +186,21 @@ def fastest(rows: int, weights: Sequence[Tensor], *, movable: bool) -> tuple[str
         # In the cache, where this one stays, it is faster than from memory: not near even so is not near.
         if name in looped or quickest(watch, partial(product, first)) <= NEAR * min(once.values()):
             calls[name] = rotated(product, [first, *(ORDERS[name].store(weight, rows) for weight in apart[1:])])
-    found = interleave(calls, watch=watch, stopping=TRYING, warmup=1)
+    found = tried(calls, watch)
+    winner = clear_winner(usual, {name: found[name] for name in near})
+    preferred, gain = (looped[0], LOOPS_GAIN) if looped else (winner, GAIN)
+    best = clear_winner(preferred, {name: sample for name, sample in found.items() if name == winner or name in ORDERS}, gain)
+    if looped and best != preferred:  # much hangs on it: once more
+        best = clear_winner(preferred, tried({name: calls[name] for name in (preferred, best)}, watch), gain)
+    return winner, best if best in ORDERS else None
+
+
+def tried(calls: Mapping[str, Call], watch: Watch) -> dict[str, Sample]:
+    """Samples of calls in turn."""
+    found = interleave(dict(calls), watch=watch, stopping=TRYING, warmup=1)
     if any(sample.interrupted for sample in found.values()):
         raise KeyboardInterrupt
-    winner = clear_winner(usual, {name: found[name] for name in near})
-    best = clear_winner(
-        looped[0] if looped else winner,
-        {name: sample for name, sample in found.items() if name == winner or name in ORDERS},
-        LOOPS_GAIN if looped else GAIN,
-    )
-    return winner, best if best in ORDERS else None
+    return found
 
 
 def orders_for(x: Tensor, weight: Tensor, piece: Tensor) -> list[str]:
@@ -224,10 +229,7 @@ def loops_are_faster(reads: Sequence[grouped.Read]) -> bool:
     if not compiling.works(lambda: through_loops(reads[0])):
         return False
     ways = {"products": as_usual()(lambda read: grouped.grouped(*read)), "loops": through_loops}
-    found = interleave(in_rotation(ways, caches_beyond_cache(reads)), watch=quiet_watch(), stopping=TRYING, warmup=1)
-    if any(sample.interrupted for sample in found.values()):
-        raise KeyboardInterrupt
-    return clear_winner("products", found) == "loops"
+    return clear_winner("products", tried(in_rotation(ways, caches_beyond_cache(reads)), quiet_watch())) == "loops"
 
 
 def through_loops(read: grouped.Read) -> Tensor:

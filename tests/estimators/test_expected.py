@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -18,6 +18,7 @@ from tfm.estimators.expected import (
     correction,
     expected,
     expected_figures,
+    is_chained,
     joining,
     running_as_one,
 )
@@ -272,6 +273,23 @@ def test_rows_cost_more_between_products_that_read_more() -> None:
     assert around_rows(measured, "fp32", "rms", 8 << 20) == pytest.approx(2e-5)
     assert around_rows(measured, "fp32", "layer", 1.0) == pytest.approx(1e-5)
     assert around_rows(measured, "bf16", "rms", between) == measured.launch_s
+
+
+def test_sublayers_that_are_one_call() -> None:
+    slow = (Overhead(dtype="fp32", seconds_per_row=1e-3, between_bytes=1),)
+    for joins in (True, False):
+        products = tuple(msgspec.structs.replace(product, joins=joins) for product in ideal().products)
+        plain, other = (ideal(products=products, overheads=lines) for lines in (ideal().overheads, slow))
+        times = [expected(load_model("llama-7b"), fp32(phase="decode", context=99), one) for one in (plain, other)]
+        assert times[0] is not None and times[1] is not None
+        assert (times[1].seconds == pytest.approx(times[0].seconds, rel=1e-3)) is joins
+
+    def one_call(model: str, *, joins: bool = True, **more: Any) -> bool:
+        return is_chained(load_model(model), fp32(**{"phase": "decode", "context": 99, **more}), {1.0: joins, 64.0: False})
+
+    assert one_call("llama-7b") and one_call("gpt-2-xl") and one_call("gemma-2-9b", batch=4)
+    assert not one_call("llama-7b", joins=False) and not one_call("llama-7b", batch=64)
+    assert not one_call("llama-7b", phase="prefill") and not one_call("mixtral-8x7b") and not one_call("deepseek-v3")
 
 
 def joined(rows: tuple[int, ...]) -> dict[str, object]:

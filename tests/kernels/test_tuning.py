@@ -198,7 +198,7 @@ def test_panels_are_found_by_trying(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(panels, "WORTH", 1)
     monkeypatch.setattr(compiled, "WORTH", 1)
     monkeypatch.setattr(compiling, "_broken", [])
-    clock = {**dict.fromkeys(("mv", "linear", "mm", "narrow", "slices", "parts", "compiled", "onednn"), 1.0), "panels": 1.02}
+    clock = {**dict.fromkeys(("mv", "linear", "mm", "narrow", "slices", "parts", "compiled", "onednn"), 1.0), "panels": 1.07}
     monkeypatch.setattr(tuning, "quickest", lambda _watch, call: 1.0)
     seen: list[set[str]] = []
 
@@ -211,8 +211,8 @@ def test_panels_are_found_by_trying(monkeypatch: pytest.MonkeyPatch) -> None:
     clock["panels"] = 1.5
     assert fastest(1, weights(64, 32), movable=True) == ("mv", None)
     assert fastest(1, weights(64, 32), movable=False) == ("mv", None)
-    assert ["panels" in names for names in seen] == [True, True, False]
-    assert ["compiled" in names for names in seen] == [False, False, True]
+    assert ["panels" in names for names in seen] == [True, True, True, False]  # given up when it was slower twice
+    assert seen[2] == {"mv", "panels"} and ["compiled" in names for names in seen] == [False, False, False, True]
 
 
 def test_an_interrupt_ends_the_trying(monkeypatch: pytest.MonkeyPatch) -> None:
