@@ -4,7 +4,7 @@ python benchmarks/decode_step.py            the table, and some layers against a
 python benchmarks/decode_step.py pairs      only some layers against all of them, step by step in turn
 python benchmarks/decode_step.py narrow     int8 and int4 weights beside bf16
 python benchmarks/decode_step.py tuned      models tuned (`kernels.tuning`) and by the usual calls, step by step in turn
-python benchmarks/decode_step.py chains     tuned models with sublayers as one call (`kernels.chained`) and as modules, step by step in turn
+python benchmarks/decode_step.py fused      tuned models with sublayers as one call (`kernels.fused`) and as modules, step by step in turn
 python benchmarks/decode_step.py folded     long bf16 rows folded (`kernels.linear`) and not, step by step in turn
 
 Weights are random, which changes no time. What does not fit the memory takes as many layers as do, and says so.
@@ -133,23 +133,23 @@ def tuning(model: str, dtype: torch.dtype, context: int, layers: int) -> str:
 
 
 @torch.inference_mode()
-def chaining(model: str, dtype: torch.dtype, context: int, layers: int) -> str:
+def fusing(model: str, dtype: torch.dtype, context: int, layers: int) -> str:
     """A step whose sublayers are one call each and one of the same model through its modules, in turn: a line."""
     spec = cut(load_model(model), layers)
     ready = subject(build_model(spec, dtype=dtype), pass_of("decode", dtype, batch=1, context=context))
-    chains = {sub: sub.chain for sub in ready.model.modules() if isinstance(sub, Sublayer)}
+    calls_of = {sub: sub.fused for sub in ready.model.modules() if isinstance(sub, Sublayer)}
 
-    def step(*, chained: bool) -> None:
-        for sub, made in chains.items():
-            sub.chain = made if chained else None
+    def step(*, fused: bool) -> None:
+        for sub, made in calls_of.items():
+            sub.fused = made if fused else None
         ready.run()
 
-    calls = {"modules": partial(step, chained=False), "chains": partial(step, chained=True)}
+    calls = {"modules": partial(step, fused=False), "fused": partial(step, fused=True)}
     samples = interleave(calls, watch=watch_for(SETTING.device), stopping=SETTING.stopping)
     times = [f"{1e3 * samples[name].median_s:.1f}" for name in calls]
-    gain = paired_ratio(samples["modules"], samples["chains"])
-    share = f"{sum(made is not None for made in chains.values())} of {len(chains)}"
-    cells = (model, dtype_name(dtype), context, layers, share, *times, samples["chains"].samples, f"{gain:.3f}")
+    gain = paired_ratio(samples["modules"], samples["fused"])
+    share = f"{sum(made is not None for made in calls_of.values())} of {len(calls_of)}"
+    cells = (model, dtype_name(dtype), context, layers, share, *times, samples["fused"].samples, f"{gain:.3f}")
     return "| " + " | ".join(map(str, cells)) + " |"
 
 
@@ -175,11 +175,11 @@ def main(what: str) -> int:
         for asked in FOLDED:
             print(folding(*asked), flush=True)
         return 0
-    if what == "chains":
-        print("| model | weights | ctx | layers | sublayers in one call | as modules (ms) | as chains (ms) | samples | modules / chains |")
+    if what == "fused":
+        print("| model | weights | ctx | layers | sublayers in one call | as modules (ms) | fused (ms) | samples | modules / fused |")
         print("|:--|:--|--:|--:|:--|--:|--:|--:|--:|")
         for case in TUNED:
-            print(chaining(*case), flush=True)
+            print(fusing(*case), flush=True)
             gc.collect()
         return 0
     if what == "tuned":

@@ -60,7 +60,7 @@ def expected(spec: ModelSpec, work: Pass, measured: Calibration, pace: Pace | No
     rows, pace = [row for row in ledger(spec, work) if row.repeat], pace or Pace()
     joins = joining(measured, work.activation_dtype.name)
     runs = running_as_one(rows, joins)
-    curves = Curves.of(spec, runs, work, measured, chained=is_chained(spec, work, joins))
+    curves = Curves.of(spec, runs, work, measured, fused=is_fused(spec, work, joins))
     parts = {"products": 0.0, "attention": 0.0, "other": 0.0}
     for run in runs:
         first = run[0]
@@ -220,7 +220,7 @@ def around_rows(measured: Calibration, dtype: str, norm: str, between: float) ->
     return along(points, between, flat=True) if points else measured.launch_s
 
 
-def is_chained(spec: ModelSpec, work: Pass, joins: dict[float, bool]) -> bool:
+def is_fused(spec: ModelSpec, work: Pass, joins: dict[float, bool]) -> bool:
     """Whether the sublayers of a pass are one call each: of one token, of the common kinds, with matrices in the order for that.
 
     Such a call takes, beside its products and attention, about what these lose of their own calls, with which they were measured: from 19
@@ -290,8 +290,8 @@ class Curves(msgspec.Struct, frozen=True, kw_only=True):
     stream: float
 
     @classmethod
-    def of(cls, spec: ModelSpec, runs: Sequence[Run], work: Pass, measured: Calibration, *, chained: bool) -> Curves:
-        """Those of the format that `work` computes in, and of models like this one; `chained`: its sublayers are one call each."""
+    def of(cls, spec: ModelSpec, runs: Sequence[Run], work: Pass, measured: Calibration, *, fused: bool) -> Curves:
+        """Those of the format that `work` computes in, and of models like this one; `fused`: its sublayers are one call each."""
         name = work.activation_dtype.name
         products, odd = (product_curves(measured, name, aligned=aligned) for aligned in (True, False))
         attended = [point for point in measured.attended if point.dtype == name]
@@ -302,7 +302,7 @@ class Curves(msgspec.Struct, frozen=True, kw_only=True):
             steps={width: step_curves(attended, width) for width in widths},
             flash=averaged((point.new, point.seconds / attention_flops(point)) for point in attended if point.new > 1),
             elements={line.name: line.seconds_per_element for line in measured.elementwise if line.dtype == name},
-            row_s=0.0 if chained else around_rows(measured, name, norm_of(spec), between_runs(runs, work)),
+            row_s=0.0 if fused else around_rows(measured, name, norm_of(spec), between_runs(runs, work)),
             bytes_per_s=measured.device.memory_bytes_per_s,
             flops_per_s=measured.device.peak_for(name) or 1.0,
             stream=next((yard.stream_bytes_per_s for yard in measured.yards if yard.dtype == name), measured.device.memory_bytes_per_s),

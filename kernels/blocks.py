@@ -50,8 +50,8 @@ MIXERS: dict[type[s.Data], Callable[[Any, int, Make], Named]] = {
 POINTWISE: dict[type[s.Data], Callable[[Any, int, Make], Named]] = {s.FeedForward: FeedForward, s.MoE: MoE, s.Chain: Chain}
 
 
-class Chained(Protocol):
-    """A sublayer as one call, for what it takes (`chained`)."""
+class OneCall(Protocol):
+    """A sublayer as one call, for what it takes (`fused`)."""
 
     def takes(self, x: Tensor, run: Run, entry: Entry | None) -> bool:
         """Whether x [B,T,D] is what it is for, now."""
@@ -76,7 +76,7 @@ class Sublayer(Named):
         self.output_norm = Norm(spec.output_norm, spec.output_norm.width or width, make) if spec.output_norm else None
         self.residual_norm = Norm(spec.residual_norm, spec.residual_norm.width or width, make) if spec.residual_norm else None
         self.scales = nn.ModuleList(layer_scale(leaf, width, make) for leaf in spec.extra)
-        self.chain: Chained | None = None
+        self.fused: OneCall | None = None
 
     def branch(self, x: Tensor, run: Run, entry: Entry | None) -> Tensor:
         """x, already normed -> what is added to the residual."""
@@ -91,8 +91,8 @@ class Sublayer(Named):
         """x [B,T,D] -> [B,T,D]."""
         if self.source is not None and self.source in run.absent:
             return x
-        if self.chain is not None and self.chain.takes(x, run, entry):
-            return self.chain(x, run, entry)
+        if self.fused is not None and self.fused.takes(x, run, entry):
+            return self.fused(x, run, entry)
         x = x + self.branch(x if self.norm is None else self.norm(x), run, entry)
         return x if self.residual_norm is None else self.residual_norm(x)
 

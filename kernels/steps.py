@@ -1,11 +1,11 @@
 """Sublayers of few rows as one compiled call each: norm, products with panels, attention or activation, residual.
 
 Between the products of a model lie dozens of operators, each of which takes microseconds alone and 10 to 70 where the weights drive code
-and Python's data out of the caches; so does the call of a loop. In a model of 1.5 B parameters that is a tenth of a step. A chain is the
-steps of a sublayer as one loop after another in one call: a feed-forward network, or attention of one token with its cache.
+and Python's data out of the caches; so does the call of a loop. In a model of 1.5 B parameters that is a tenth of a step. A fused sublayer
+is its steps as one loop after another in one call: a feed-forward network, or attention of one token with its cache.
 
-Taken by models that `tuning` has stored in panels, for the rows they are stored for, in inference mode (`chained`). Numbers that
-PyTorch's operators round to the narrow format between two steps may stay in fp32. `benchmarks/decode_step.py chains` has what is gained.
+Taken by models that `tuning` has stored in panels, for the rows they are stored for, in inference mode (`fused`). Numbers that
+PyTorch's operators round to the narrow format between two steps may stay in fp32. `benchmarks/decode_step.py fused` has what is gained.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .modules import activation_named, gated_product
 Width = Literal["model", "inner", "heads"]  # of the residual, of a feed-forward network, of all KV heads
 Sizes = dict[str, int]  # widths, the number of KV heads, slots of the cache, tokens seen
 Shape = tuple[tuple[int, ...], tuple[int, ...]]  # of an input, and which of its dimensions may have other sizes
-# What chains are traced with: whole panels, and below the 4096 from which Inductor adds up more slowly than fp32 needs here.
+# What they are traced with: whole panels, and below the 4096 from which Inductor adds up more slowly than fp32 needs here.
 USUAL: Sizes = {"model": 2016, "inner": 4064, "slots": 1511, "seen": compiled.USUAL_CONTEXT}
 TRIALS: tuple[Sizes, ...] = (
     {"model": 64, "inner": 96, "number": 2, "slots": 131, "seen": 99},
@@ -37,7 +37,7 @@ TRIALS: tuple[Sizes, ...] = (
 
 @dataclass(kw_only=True, slots=True)
 class State:
-    """Where a chain is: the residual x [R,D], and what it still has of what it was given.
+    """Where the steps are: the residual x [R,D], and what it still has of what it was given.
 
     live: of this pass, as the cache. held: of the model, as weights.
     """
@@ -202,16 +202,16 @@ Steps = tuple[Step, ...]
 
 
 @cache
-def compiled_chain(steps: Steps, rows: int, dtype: torch.dtype, threads: int) -> Compiled:  # noqa: ARG001 - Inductor asks for them
+def compiled_steps(steps: Steps, rows: int, dtype: torch.dtype, threads: int) -> Compiled:  # noqa: ARG001 - Inductor asks for them
     """Steps as one call over [x [R,D], what they need of a pass, what they need of the model], for any widths."""
     usual = [(torch.empty(shape, dtype=dtype), opened) for shape, opened in shapes(steps, rows, USUAL)]
     trials = [[numbers(shape, dtype) for shape, _ in shapes(steps, rows, sizes)] for sizes in TRIALS]
-    loop = partial(chain_loop, steps=steps, live=sum(len(step.live(rows, TRIALS[0])) for step in steps))
-    loop.__name__ = chain_loop.__name__  # type: ignore[attr-defined]
+    loop = partial(steps_loop, steps=steps, live=sum(len(step.live(rows, TRIALS[0])) for step in steps))
+    loop.__name__ = steps_loop.__name__  # type: ignore[attr-defined]
     return compile_loop(loop, usual, trials)
 
 
-def chain_loop(x: Tensor, *given: Tensor, steps: Steps, live: int) -> tuple[Tensor]:
+def steps_loop(x: Tensor, *given: Tensor, steps: Steps, live: int) -> tuple[Tensor]:
     """x [R,D], `live` tensors of a pass and those of the model -> [R,O]."""
     state, h = State(x=x, live=iter(given[:live]), held=iter(given[live:])), x
     for step in steps:
@@ -220,7 +220,7 @@ def chain_loop(x: Tensor, *given: Tensor, steps: Steps, live: int) -> tuple[Tens
 
 
 def shapes(steps: Steps, rows: int, sizes: Sizes) -> list[Shape]:
-    """Of all that a chain is given, in order."""
+    """Of all that steps are given, in order."""
     for step in steps:
         if isinstance(step, Attended):
             number = sizes.get("number", step.usual)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from . import compiling, grouped
-from .chained import chain, unchain
+from .fused import fuse, unfuse
 from .linear import (
     CALLS,
     CHOSEN,
@@ -85,14 +85,14 @@ def tune(model: nn.Module, run: Call, rows: int) -> None:
     for group in groups:
         store(group, orders)
     set_tuned(model, tuned=not USUAL.get())
-    chain(model, rows)
+    fuse(model, rows)
     if not compiling.works(run):  # compiles what was not for trying, as loops that add a bias: not while something is timed
         untune(model, 0)
 
 
 def untune(model: nn.Module, rows: int) -> None:
     """A model runs as it is described; matrices that are stored for so many rows stay so."""
-    unchain(model)
+    unfuse(model)
     lay_back(model, rows)
     set_tuned(model, tuned=False)
 

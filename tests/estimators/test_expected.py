@@ -18,7 +18,7 @@ from tfm.estimators.expected import (
     correction,
     expected,
     expected_figures,
-    is_chained,
+    is_fused,
     joining,
     running_as_one,
 )
@@ -285,7 +285,7 @@ def test_sublayers_that_are_one_call() -> None:
         assert (times[1].seconds == pytest.approx(times[0].seconds, rel=1e-3)) is joins
 
     def one_call(model: str, *, joins: bool = True, **more: Any) -> bool:
-        return is_chained(load_model(model), fp32(**{"phase": "decode", "context": 99, **more}), {1.0: joins, 64.0: False})
+        return is_fused(load_model(model), fp32(**{"phase": "decode", "context": 99, **more}), {1.0: joins, 64.0: False})
 
     assert one_call("llama-7b") and one_call("gpt-2-xl") and one_call("gemma-2-9b", batch=4)
     assert not one_call("llama-7b", joins=False) and not one_call("llama-7b", batch=64)

@@ -1,4 +1,4 @@
-"""From the sublayers of a model to chains (`steps`): which of them can be one call, and what they are given."""
+"""From the sublayers of a model to fused ones (`steps`): which of them can be one call, and what they are given."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .feed_forward import FeedForward
 from .mixers import Attention, Run
 from .modules import Linear, Norm
 from .orders import ORDERS
-from .steps import Activated, Attended, Normed, Plus, Step, Steps, Times, Width, compiled_chain
+from .steps import Activated, Attended, Normed, Plus, Step, Steps, Times, Width, compiled_steps
 from .stored import Stored, StoredLinear
 
 Link = tuple[Step, Sequence[Tensor]]  # a step, and what it needs of the model
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Chain:
+class Fused:
     """A sublayer as one call, for so many rows in one format."""
 
     rows: int
@@ -43,12 +43,12 @@ class Chain:
 
     def __call__(self, x: Tensor, run: Run, entry: Entry | None) -> Tensor:
         """x [B,T,D] -> [B,T,D]."""
-        loop = compiled_chain(self.steps, self.rows, self.dtype, torch.get_num_threads())
+        loop = compiled_steps(self.steps, self.rows, self.dtype, torch.get_num_threads())
         return loop([x.reshape(self.rows, -1).contiguous(), *self.live(run, entry), *self.held])[0].view(x.shape)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class AttentionChain(Chain):
+class FusedAttention(Fused):
     """Attention of one token of each sequence, to all that its cache keeps."""
 
     spec: s.Attention
@@ -81,7 +81,7 @@ class AttentionChain(Chain):
 # --- from modules -----------------------------------------------------------------------------------------------------------
 
 
-def chain(model: nn.Module, rows: int) -> None:
+def fuse(model: nn.Module, rows: int) -> None:
     """Sublayers whose products are stored in panels for so many rows are one call from now on, where they can be."""
     reused = any(isinstance(module, Attention) and module.spec.keys == "reused" for module in model.modules())
     for layer in model.modules():
@@ -89,31 +89,31 @@ def chain(model: nn.Module, rows: int) -> None:
             for sub in layer.subs:
                 assert isinstance(sub, Sublayer)
                 if not (reused and isinstance(sub.mixer, Attention)):  # others read what it was about to keep
-                    sub.chain = chained(sub, rows)
+                    sub.fused = fused(sub, rows)
 
 
-def unchain(model: nn.Module) -> None:
+def unfuse(model: nn.Module) -> None:
     """All sublayers run as their modules do."""
     for module in model.modules():
         if isinstance(module, Sublayer):
-            module.chain = None
+            module.fused = None
 
 
-def chained(sub: Sublayer, rows: int) -> Chain | None:
-    """A sublayer as a chain; None where something in it is no step, or not stored for it."""
+def fused(sub: Sublayer, rows: int) -> Fused | None:
+    """A sublayer as one call; None where something in it is no step, or not stored for it."""
     if len(sub.scales) or not all(has_step(norm) for norm in (sub.norm, sub.output_norm, sub.residual_norm)):
         return None
     if sub.spec.pre_norm is not None and sub.spec.pre_norm.width is not None:
         return None
     match sub.mixer:
         case FeedForward():
-            return chained_feed_forward(sub, sub.mixer, rows)
+            return fused_feed_forward(sub, sub.mixer, rows)
         case Attention():
-            return chained_attention(sub, sub.mixer, rows)
+            return fused_attention(sub, sub.mixer, rows)
     return None
 
 
-def chained_feed_forward(sub: Sublayer, mixer: FeedForward, rows: int) -> Chain | None:
+def fused_feed_forward(sub: Sublayer, mixer: FeedForward, rows: int) -> Fused | None:
     """Norm, up, activation, down, residual."""
     ups = [mixer.up_proj] if mixer.gate_proj is None else [mixer.gate_proj, mixer.up_proj]
     up, down = stored_as_one(ups, rows), stored_as_one([mixer.down_proj], rows)
@@ -122,10 +122,10 @@ def chained_feed_forward(sub: Sublayer, mixer: FeedForward, rows: int) -> Chain 
     activated: Step = Activated(name=mixer.spec.activation, gated=len(ups) == 2)
     before: list[Link] = [*normed(sub.norm), times(up, "inner", count=len(ups)), (activated, ())]
     steps, held = linked([*before, *normed(mixer.inner_norm), times(down, "model"), *added(sub)])
-    return Chain(rows=rows, dtype=down.numbers.dtype, steps=steps, held=held)
+    return Fused(rows=rows, dtype=down.numbers.dtype, steps=steps, held=held)
 
 
-def chained_attention(sub: Sublayer, mixer: Attention, rows: int) -> Chain | None:
+def fused_attention(sub: Sublayer, mixer: Attention, rows: int) -> Fused | None:
     """Norm; queries, keys and values; what they attend; output, residual."""
     spec, projections = mixer.spec, [one for one in (mixer.q_proj, mixer.k_proj, mixer.v_proj) if one is not None]
     into, out = stored_as_one(projections, rows), stored_as_one([mixer.o_proj], rows)
@@ -146,7 +146,7 @@ def chained_attention(sub: Sublayer, mixer: Attention, rows: int) -> Chain | Non
     before: list[Link] = [*normed(sub.norm), times(into, "heads", count=attended.group + 2)]
     held_by_norms = [vector for _, vectors in norms for vector in vectors]
     steps, held = linked([*before, (attended, held_by_norms), times(out, "model"), *added(sub)])
-    return AttentionChain(rows=rows, dtype=out.numbers.dtype, steps=steps, held=held, spec=spec)
+    return FusedAttention(rows=rows, dtype=out.numbers.dtype, steps=steps, held=held, spec=spec)
 
 
 def is_common(spec: s.Attention) -> bool:

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from tfm.kernels import chained, compiling, grouped, panels
+from tfm.kernels import compiling, fused, grouped, panels
 from tfm.kernels.blocks import Sublayer
 from tfm.kernels.cache import Cache
-from tfm.kernels.chained import AttentionChain, Chain, chain, unchain
 from tfm.kernels.compiled import LOOPS
+from tfm.kernels.fused import Fused, FusedAttention, fuse, unfuse
 from tfm.kernels.mixers import Run
 from tfm.kernels.model import Model, build_model
 from tfm.kernels.orders import ORDERS
@@ -48,16 +48,16 @@ def loops_for_small_ones(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> list[Chain]:
-    """Which chains run meanwhile."""
-    found: list[Chain] = []
-    plain = Chain.__call__
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[Fused]:
+    """Which fused sublayers run meanwhile."""
+    found: list[Fused] = []
+    plain = Fused.__call__
 
-    def noted(self: Chain, *args: Any) -> Tensor:
+    def noted(self: Fused, *args: Any) -> Tensor:
         found.append(self)
         return plain(self, *args)
 
-    monkeypatch.setattr(Chain, "__call__", noted)
+    monkeypatch.setattr(Fused, "__call__", noted)
     return found
 
 
@@ -111,47 +111,47 @@ def steps(model: Model, cache: Cache, ids: Tensor) -> list[Tensor]:
     [*((name, torch.float32, 1) for name in ALL), ("llama", torch.bfloat16, 3), ("gpt", torch.float16, 2), ("gemma", torch.float32, 2)],
 )
 @torch.inference_mode()
-def test_a_chained_model(name: str, dtype: torch.dtype, rows: int, taken: list[Chain]) -> None:
+def test_a_fused_model(name: str, dtype: torch.dtype, rows: int, taken: list[Fused]) -> None:
     model = stored(ALL[name], dtype, rows)
     plain = model.cache(rows, CONTEXT + STEPS)
     model(torch.randint(80, (rows, CONTEXT)), cache=plain)
-    with_chains, ids = plain.copied(), torch.randint(80, (rows, STEPS))
+    as_one, ids = plain.copied(), torch.randint(80, (rows, STEPS))
     want = steps(model, plain, ids)
     assert not taken
-    chain(model, rows)
-    got = steps(model, with_chains, ids)
+    fuse(model, rows)
+    got = steps(model, as_one, ids)
     assert compiling.gap() is None and len(taken) == STEPS * len(list(sublayers(model)))
     near = {torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 3e-2}[dtype]
     assert all((one - other).norm() < near * other.norm() for one, other in zip(got, want, strict=True))
-    for one, other in zip(with_chains.rings(), plain.rings(), strict=True):  # what is kept, and only where it belongs
+    for one, other in zip(as_one.rings(), plain.rings(), strict=True):  # what is kept, and only where it belongs
         assert (one.buffer - other.buffer).norm() <= near * other.buffer.norm()
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu", "quick_gelu", "relu2", "clamped_swiglu"])
 @torch.inference_mode()
-def test_activations(activation: str, taken: list[Chain]) -> None:
-    spec = changed(LLAMA, {"head_norm": s.HeadNorm(over="all")}, {"activation": activation})  # its attention is no chain
+def test_activations(activation: str, taken: list[Fused]) -> None:
+    spec = changed(LLAMA, {"head_norm": s.HeadNorm(over="all")}, {"activation": activation})  # its attention is not fused
     model, ids = stored(spec, torch.float32, 1), torch.tensor([[7]])
     want = model(ids)["lm_head"]
-    chain(model, 1)
+    fuse(model, 1)
     assert (model(ids)["lm_head"] - want).norm() < 1e-5 * want.norm()
     assert len(taken) == 2 and compiling.gap() is None
 
 
 @pytest.mark.parametrize("why", ["gradients", "someone listens", "other rows", "a short context", "another kernel", "a loop is slower"])
 @torch.inference_mode()
-def test_they_stand_back(why: str, taken: list[Chain], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_they_stand_back(why: str, taken: list[Fused], monkeypatch: pytest.MonkeyPatch) -> None:
     model = stored(LLAMA, torch.float32, 1)
-    chain(model, 1)
+    fuse(model, 1)
     rows = 2 if why == "other rows" else 1
     cache = model.cache(rows, 99)
     cache.randomise(40 if why == "a short context" else CONTEXT)
 
-    def noted(self: Chain, x: Tensor, *_: Any) -> Tensor:
+    def noted(self: Fused, x: Tensor, *_: Any) -> Tensor:
         taken.append(self)
         return x
 
-    monkeypatch.setattr(Chain, "__call__", noted)
+    monkeypatch.setattr(Fused, "__call__", noted)
     ids, how = torch.zeros(rows, 1, dtype=torch.long), {"kernel": "eager"} if why == "another kernel" else {}
     if why == "gradients":
         with torch.inference_mode(mode=False), torch.no_grad():
@@ -164,7 +164,7 @@ def test_they_stand_back(why: str, taken: list[Chain], monkeypatch: pytest.Monke
             monkeypatch.setattr(grouped, "CHOSEN", {})
         model(ids, cache=cache, **how)
     forward_too = why in ("gradients", "someone listens", "other rows")
-    assert not any(isinstance(one, AttentionChain) for one in taken) and bool(taken) is not forward_too
+    assert not any(isinstance(one, FusedAttention) for one in taken) and bool(taken) is not forward_too
 
 
 CHANGES: dict[str, Callable[[], s.ModelSpec]] = {
@@ -180,15 +180,15 @@ CHANGES: dict[str, Callable[[], s.ModelSpec]] = {
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_attention_of_another_kind_is_no_chain(what: str) -> None:
+def test_attention_of_another_kind_is_not_fused(what: str) -> None:
     model = stored(CHANGES[what](), torch.float32, 1)
-    chain(model, 1)
-    assert [type(sub.chain) for sub in sublayers(model)] == 2 * [type(None), Chain]
+    fuse(model, 1)
+    assert [type(sub.fused) for sub in sublayers(model)] == 2 * [type(None), Fused]
 
 
 @pytest.mark.parametrize("what", ["not stored", "for other rows", "in another order", "parallel", "laid back"])
 @torch.inference_mode()
-def test_what_is_no_chain(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_fused(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = LLAMA
     if what == "parallel":
         (block,) = spec.main.blocks
@@ -197,13 +197,13 @@ def test_what_is_no_chain(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
         spec = msgspec.structs.replace(spec, stacks=(msgspec.structs.replace(spec.main, blocks=blocks),))
     model = build_model(spec) if what == "not stored" else stored(spec, torch.float32, 2 if what == "for other rows" else 1)
     if what == "in another order":
-        monkeypatch.setattr(chained, "ORDERS", {"panels": object()})
-    chain(model, 1)
+        monkeypatch.setattr(fused, "ORDERS", {"panels": object()})
+    fuse(model, 1)
     if what == "laid back":
-        assert all(sub.chain is not None for sub in sublayers(model))
-        unchain(model)
+        assert all(sub.fused is not None for sub in sublayers(model))
+        unfuse(model)
         lay_back(model, 0)
-    assert all(sub.chain is None for sub in sublayers(model))
+    assert all(sub.fused is None for sub in sublayers(model))
 
 
 def test_nothing_of_a_model_that_reads_earlier_keys() -> None:
@@ -212,15 +212,15 @@ def test_nothing_of_a_model_that_reads_earlier_keys() -> None:
     (block,) = spec.main.blocks
     blocks = (msgspec.structs.replace(first, repeat=1), msgspec.structs.replace(block, repeat=1))
     model = stored(msgspec.structs.replace(spec, stacks=(msgspec.structs.replace(spec.main, blocks=blocks),)), torch.float32, 1)
-    chain(model, 1)
-    assert [type(sub.chain) for sub in sublayers(model)] == 2 * [type(None), Chain]
+    fuse(model, 1)
+    assert [type(sub.fused) for sub in sublayers(model)] == 2 * [type(None), Fused]
 
 
 def test_a_pass_asks_for_lengths_once() -> None:
     run = Run(start=80, tokens=1, device=torch.device("cpu"), dtype=torch.float32)
     model = build_model(GEMMA)
     cache = model.cache(1, 99)
-    made = AttentionChain(rows=1, dtype=torch.float32, steps=(), held=(), spec=GEMMA.main.blocks[0].pattern[0].sublayers[0].mixer)  # type: ignore[arg-type]
+    made = FusedAttention(rows=1, dtype=torch.float32, steps=(), held=(), spec=GEMMA.main.blocks[0].pattern[0].sublayers[0].mixer)  # type: ignore[arg-type]
     first, second = (made.live(run, layer[0]) for layer in cache.entries["decoder"])
     assert first[2] is second[2] and first[4] is second[4]
     assert (first[2].shape[0], first[3].shape[0]) == (80 % (CONTEXT + 1) + 1, CONTEXT + 1)  # a ring: its place, and all of it
